@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import ops
 
 from zoo import backend
 from zoo.datasets.text import check_ids
@@ -161,16 +161,14 @@ class Scorer:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.stateful = with_state(model)
-        targets = keras.Input((None,), dtype="int32", name="targets")
-        outputs = {**self.stateful.output}
-        likelihood = layers.Lambda(
-            lambda pair: token_nll(*pair), output_shape=(None,), dtype="float32"
-        )
-        nll = likelihood([targets, outputs.pop("logits")])
-        inputs = {**self.stateful.input, "targets": targets}
-        self.graph = keras.Model(inputs, {"nll": nll, **outputs})
+        self.step = backend.compiled(self._step, self.stateful)
         encoder = model.get_layer("word_embedding").encoder
         self.encode = backend.compiled(encoder, encoder)
+
+    def _step(self, words, targets, state):
+        """Return the negative log-likelihoods of words, and the state after them."""
+        outputs = self.stateful({"words": words, **state})
+        return token_nll(targets, outputs.pop("logits")), outputs
 
     def perplexity(self, inputs: Iterable[np.ndarray], targets: Iterable[np.ndarray]) -> float:
         """Return the perplexity of consecutive chunks of parallel streams.
@@ -192,12 +190,9 @@ class Scorer:
         total = 0.0
         count = 0
         for x, y in chunks:
-            tokens = {"words": ops.convert_to_tensor(x), "targets": ops.convert_to_tensor(y)}
-            state = self.graph.predict_on_batch({**tokens, **state})
-            nll = state.pop("nll")
-            state = {name: ops.convert_to_tensor(s) for name, s in state.items()}
-            total += float(np.sum(nll, dtype="float64"))
-            count += nll.size
+            nll, state = self.step(ops.convert_to_tensor(x), ops.convert_to_tensor(y), state)
+            total += float(np.sum(ops.convert_to_numpy(nll), dtype="float64"))
+            count += y.size
         return float(np.exp(total / count))
 
     def contiguous(self, ids: np.ndarray, num_steps: int = 700) -> float:

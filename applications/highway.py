@@ -235,6 +235,7 @@ def trunk(
     The `dropout` rates are before the first layer and after each pool, `depth` determines the
     initial logit of the gates, and `first` is another initializer for the first convolution.
     """
+    options: dict[str, Any] = {"variant": variant, "gate_bias": gating.gate_bias(depth)}
     x = layers.Dropout(dropout[0], name="dropout0")(x)
     for number, stage in enumerate(stages, 1):
         if stage.plain is not None:
@@ -248,14 +249,8 @@ def trunk(
                 name=f"stage{number}_plain",
             )(x)
         for i, kernel_size in enumerate(stage.kernels):
-            x = HighwayConv2D(
-                stage.width,
-                kernel_size,
-                variant=variant,
-                gate_bias=gating.gate_bias(depth),
-                stage=number,
-                name=f"stage{number}_block{i:02d}",
-            )(x)
+            name = f"stage{number}_block{i:02d}"
+            x = HighwayConv2D(stage.width, kernel_size, stage=number, name=name, **options)(x)
         if stage.pool is not None:  # "same" at 24 and 12 pixels is Caffe's rounding up
             x = MaxPooling2D(stage.pool, 2, "same", name=f"pool{number}")(x)
             x = layers.Dropout(dropout[number], name=f"dropout{number}")(x)

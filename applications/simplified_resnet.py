@@ -118,13 +118,9 @@ def simplified(
     x = Conv2D(widths[0], 3, padding="same", **start, name="stem_conv")(inputs)
     for stage, width in enumerate(widths, 1):
         for i in range((depth - 2) // 3):
-            x = block(
-                width,
-                strides=2 if stage > 1 and i == 0 else 1,
-                identity=identity,
-                stage=stage,
-                name=f"stage{stage}_block{i:02d}",
-            )(x)
+            name = f"stage{stage}_block{i:02d}"
+            strides = 2 if stage > 1 and i == 0 else 1
+            x = block(width, strides=strides, identity=identity, stage=stage, name=name)(x)
     window = [min(8, side or 8) for side in x.shape[1:3]]
     head = [layers.AveragePooling2D(window, name="avg_pool"), layers.Flatten(name="flatten")]
     return classifier(inputs, x, head, classes, Uniform(None), top, uniform_bias=True)

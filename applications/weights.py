@@ -115,11 +115,10 @@ def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathl
     facts = card(weights)
     parameters = inspect.signature(BUILDERS[facts.builder]).parameters
     defaults = {key: parameter.default for key, parameter in parameters.items()}
-    expected = {**defaults, **facts.arguments}
+    expected: Any = {**defaults, **facts.arguments}
     ignored = NOT_COMPARED | (set() if given.get("include_top", True) else {"classes"})
     values = {key: value for key, value in given.items() if key not in ignored}
-    lists = {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()}
-    different = [key for key, value in lists.items() if value != expected.get(key)]
+    different = [key for key in values if not np.array_equal(values[key], expected.get(key))]
     words = given.get("vocabulary")
     if words is not None and words.fingerprint != vocabulary(facts).fingerprint:
         different.append("vocabulary")

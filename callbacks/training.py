@@ -56,9 +56,8 @@ class HalveOnStall(keras.callbacks.Callback):
         self.patience = patience
         self.values: list[float] = []
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict) -> None:
         """Log the learning rate, and halve it if the epoch improved too little."""
-        logs = logs or {}
         if "val_perplexity" not in logs:
             raise ValueError(
                 f"`HalveOnStall` needs 'val_perplexity' in the logs. Received: {sorted(logs)}. "

@@ -15,7 +15,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
-FACADES = {"zoo": "zoo", "zoo.graph": "zoo/graph", "zoo.callbacks": "callbacks"}
+TYPES = ROOT / "build" / "types"  # the package's folders under the names they are imported by
+FACADES = ("zoo", "zoo.graph", "zoo.callbacks")
 PAGES = {  # address in the site: file of the repository
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -62,19 +63,17 @@ def exported() -> dict[str, str]:
     """Return the public names of the facades, modules last, and where each is defined."""
     names: dict[str, str] = {}
     modules: dict[str, str] = {}
-    for facade, folder in FACADES.items():
-        tree = ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
+    for facade in FACADES:
+        tree = ast.parse((TYPES / facade.replace(".", "/") / "__init__.py").read_text("utf-8"))
         imports = [n for n in tree.body if isinstance(n, ast.ImportFrom)]
         for node in (n for n in imports if n.module.split(".")[0] == "zoo"):
-            place = re.sub(r"^zoo\.(?=applications|callbacks)", "", node.module).replace(".", "/")
             for alias in node.names:
                 target = f"{node.module}.{alias.name}"
-                source = ROOT / place / f"{alias.name}.py"
-                code = source.read_text(encoding="utf-8") if source.exists() else ""
+                source = TYPES / f"{target.replace('.', '/')}.py"
+                code = source.read_text("utf-8") if source.exists() else ""
                 function = f"\ndef {alias.name}(" in code  # which has its module's name
                 found = modules if code and not function else names
-                full = f"{facade}.{alias.asname or alias.name}"
-                found[full] = f"{target}.{alias.name}" if function else target
+                found[f"{facade}.{alias.name}"] = f"{target}.{alias.name}" if function else target
     return names | modules
 
 
@@ -129,8 +128,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     def rewrite(match):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
         target = MOVED.get(path, re.sub(r"\.py$", ".md", path.removeprefix("docs/")))
-        start = posixpath.dirname(address) or "."
-        return match[1] + posixpath.relpath(target, start) + match[3]
+        return match[1] + posixpath.relpath(target, posixpath.dirname(address)) + match[3]
 
     markdown = LINK.sub(rewrite, markdown).replace("<details>", '<details markdown="1">')
     if address.startswith("tutorials/"):

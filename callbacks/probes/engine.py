@@ -19,12 +19,12 @@ from zoo.callbacks.probes.objective import (
     masked_sum,
     padded_batches,
     to_arrays,
-    to_tensors,
     values_of,
 )
 from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
 from zoo.checks import check_choice, check_integers
 from zoo.graph.blocks import Grain, Network, residual_branch
+from zoo.graph.calls import made, reads
 from zoo.layers.sub_layer import StreamEnd, SubLayer
 from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import PathLike, Tensor
@@ -82,27 +82,21 @@ def run(  # noqa: PLR0913 (options by keyword)
     >>> {block: round(value, 6) for block, value in table.values("l2_ratio").items()}
     {'sum': 1.0}
     """
-    return Observer(probes, model, loss, blocks, grain, view).run(data, batch_size, progress)
+    observer = Observer(_probe_list(probes), Network.of(model, blocks, grain), loss, view)
+    return observer.run(data, batch_size, progress)
 
 
 class Observer:
-    """The compiled pass of probes over one model; arguments and errors are those of `run`."""
+    """The compiled pass of probes over a network; arguments and errors are those of `run`."""
 
     def __init__(
-        self,
-        probes: Sequence[Probe],
-        model: keras.Model | Network,
-        loss: Loss = None,
-        blocks: Sequence[str] | None = None,
-        grain: Grain = "sum",
-        view: str = "state",
+        self, probes: Sequence[Probe], network: Network, loss: Loss = None, view: str = "state"
     ) -> None:
-        self.probes = _probe_list(probes)
-        network = Network.of(model, blocks, grain)
+        self.probes = probes
         self.model = network.model
         self.graph = network.graph
         self.blocks = network.blocks
-        self.rejected = network.rejected
+        self.notes = [f"{name} is no block: {reason}." for name, reason in network.rejected]
         self.objective = Objective(self.graph, self.model, loss)
         self.labeled = [probe.name for probe in self.probes if LABELED.intersection(probe.needs)]
         self.reads_labels = bool(self.labeled) or any(probe.reads_labels for probe in self.probes)
@@ -120,10 +114,8 @@ class Observer:
         self.views = _views(view, network)
         self.last = self.blocks[-1]
         self.tail = self.graph.after(self.last.y)
-        written = {self.last.y, *(slot for call in self.tail for slot in call.outputs)}
-        read = {slot for call in self.tail for slot in call.sources}
-        # the classifier reads more than the last block's output
-        self.keep = "steps" in needs or bool(read - written)
+        # the classifier may read more than the last block's output
+        self.keep = "steps" in needs or not reads(self.tail) <= made(self.tail) | {self.last.y}
         self.by_call = {block.call: block for block in self.blocks}
         self.by_end = {block.y: block for block in self.blocks}
         self.marked = {slot for block in self.blocks for slot in (block.source, block.x)}
@@ -144,26 +136,24 @@ class Observer:
         for probe in self.probes:
             probe.reset_state()
             probe.blocks = self.blocks
-        for x, y, mask in padded_batches(data, batch_size, progress, self.label_check):
-            for probe, sums in zip(self.probes, self._sums(x, y, mask), strict=True):
+        for x, labels, mask in padded_batches(data, batch_size, progress, self.label_check):
+            for probe, sums in zip(self.probes, self._sums(x, labels, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
-                probe.update_state(ordered, np.count_nonzero(mask))
-        notes = [f"{name} is no block: {reason}." for name, reason in self.rejected]
+                probe.update_state(ordered, int(np.count_nonzero(mask)))
         title = f"{self.model.name} on {self.probes[0].count} examples"
-        table = Table(self._rows(epoch), notes, title)
+        table = Table(self._rows(epoch), self.notes, title)
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
             names = ", ".join(dict.fromkeys(not_finite))
             logging.warning("Probes measured NaN or Inf in these blocks: %s.", names)
         return table
 
-    def _sums(self, x, y, mask):
-        if self.labeled and y is None:
+    def _sums(self, x, labels, mask):
+        if self.labeled and not labels:
             raise ValueError(
                 f"{self.labeled} compare with labels. Received: data without. Give (x, y), or "
                 f"batches of that."
             )
-        labels = (to_tensors(y),) if self.reads_labels and y is not None else ()
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
         return to_arrays(sums, mask)
 
@@ -231,8 +221,7 @@ class Observer:
         shared = {}  # by all blocks
         if self.reads_labels:
             logits = self.objective.logits(values[self.graph.outputs[0]])
-            weights = self.objective.weights(labels[0] if labels else None, logits)
-            shared |= {} if weights is None else {"weights": weights}
+            shared["weights"] = self.objective.weights(labels[0] if labels else None, logits)
             shared |= {"labels": values_of(labels[0])} if labels else {}
             if self.compares:
                 shared["network"] = self.objective.log_probabilities(logits, *labels)
@@ -406,11 +395,13 @@ class RunProbes(keras.callbacks.Callback):
         self.batch_size = batch_size
         self.path = None if path is None else pathlib.Path(path)
         self.table = Table()
-        self._options = loss, blocks, grain, view
+        self._found: dict[str, Any] = {"blocks": blocks, "grain": grain}
+        self._options = loss, view
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Build the probes' pass and check that it runs."""
-        self._observer = Observer(self.probes, self.model, *self._options)
+        network = Network.of(self.model, **self._found)
+        self._observer = Observer(self.probes, network, *self._options)
         self._observer.check(self.data, self.batch_size)
         self._first_epoch = True
 

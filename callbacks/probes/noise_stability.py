@@ -66,12 +66,6 @@ class LayerCushion(Ratio):
         shares = ops.one_hot(index, self.bins) * ops.expand_dims(alive, -1)
         return {**self.averages(ratios, alive), "histogram": ops.mean(shares, axis=1)}
 
-    def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
-        """Return the base's numbers and the histogram."""
-        with np.errstate(invalid="ignore"):
-            histogram = mean["histogram"] / mean["alive"]
-        return {**super().summarize(mean), "histogram": histogram}
-
 
 def _linear_steps(block):
     """Return a block's layers of one kernel and no activation, with their inputs and outputs."""

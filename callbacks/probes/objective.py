@@ -13,7 +13,7 @@ from zoo.backend import STATIC_SHAPES, keras_private
 from zoo.checks import check_integers
 from zoo.graph.blocks import Block
 from zoo.graph.calls import Call, Graph, activation_of, calls_before, infer, reads
-from zoo.types import Tensor
+from zoo.types import Shape, Tensor
 
 Check: TypeAlias = Callable[[Any], Any]
 Progress: TypeAlias = Callable[[int], object]
@@ -34,14 +34,12 @@ class Labels(NamedTuple):
     weights: Any
 
 
-def batches(
-    data: Any, batch_size: int, check: Check | None = None, weighted: bool = False
-) -> Iterator[tuple[Any, Any]]:
+def batches(data: Any, batch_size: int, check: Check | None = None) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of inputs and labels, as arrays; None for data without labels.
 
-    `data` and `batch_size` are those of `zoo.callbacks.run`. `check` gets labels (all of them,
-    where `data` are arrays, or a batch's) and returns those to use, or raises an error. `weighted`
-    yields `Labels` where data have sample weights of positions.
+    `data` and `batch_size` are those of `zoo.callbacks.run`. Labels with sample weights of
+    positions are `Labels`. `check` gets labels (all of them, where `data` are arrays, or a batch's)
+    and returns those to use, or raises an error.
 
     Raises:
         ValueError: if data are no arrays, inputs and labels differ in their numbers of examples, or
@@ -53,7 +51,11 @@ def batches(
         data = map(data.__getitem__, range(len(data)))
     seen = 0
     for part in [data] if arrays else data:
-        x, y = _unpack(part, weighted)
+        part = part if isinstance(part, (tuple, list)) else (part,)
+        x, y, weights = (*part, None, None)[:3]
+        x = x[0] if len(part) > 1 and isinstance(x, (tuple, list)) and len(x) == 1 else x
+        if y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
+            y = Labels(y, weights)
         y, count = _check(x, y, check)
         size = batch_size if arrays else max(count, 1)
         for start in range(0, count, size):
@@ -78,7 +80,7 @@ def sample(data: Any, count: int, seed: int = 0) -> tuple[Any, int]:
     rng = np.random.default_rng(seed)
     total = 0
     pieces: list[tuple[np.ndarray, Any]] = []  # of random keys, of which the lowest stay
-    for x, y in batches(data, sys.maxsize, weighted=True):
+    for x, y in batches(data, sys.maxsize):
         labels = y if isinstance(y, Labels) else (y,)
         parts = tuple(part for part in (x, *labels) if part is not None)
         pieces.append((rng.random(len(tree.flatten(x)[0])), parts))
@@ -90,16 +92,6 @@ def sample(data: Any, count: int, seed: int = 0) -> tuple[Any, int]:
     if len({tuple(v.shape[1:] for v in tree.flatten(parts)) for parts in found}) == 1:
         return tree.map_structure(lambda *v: np.concatenate(v), *found), total
     return found, total
-
-
-def _unpack(batch, weighted):
-    """Return inputs and labels of x, `(x, y)` or `(x, y, sample_weight)`."""
-    batch = batch if isinstance(batch, (tuple, list)) else (batch,)
-    x, y, weights = (*batch, None, None)[:3]
-    x = x[0] if len(batch) > 1 and isinstance(x, (tuple, list)) and len(x) == 1 else x
-    if weighted and y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
-        y = Labels(y, weights)
-    return x, y
 
 
 def _check(x, y, check):
@@ -127,31 +119,27 @@ def _to_numpy(structure, rows):
     return tree.map_structure(lambda v: ops.convert_to_numpy(v[rows]), structure)
 
 
-def to_tensors(structure: Any) -> Any:
-    """Return a structure of arrays as one of tensors."""
-    return tree.map_structure(ops.convert_to_tensor, structure)
-
-
 def padded_batches(
     data: Any, batch_size: int, progress: Progress | None = None, check: Check | None = None
 ) -> Iterator[tuple[Any, Any, np.ndarray]]:
-    """Yield inputs, labels, `Labels` or None, and a mask of the examples, `(batch,)`.
+    """Yield inputs, labels that were checked, and a mask of the examples, `(batch,)`.
 
-    The mask is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such
-    as a ReLU may drop it, measured values must not. Batches are padded to the size of the largest
-    one before, so that compiled functions see one shape; where nothing is compiled, on PyTorch, the
-    mask has the examples only. `progress` is called with the number of examples so far, after each
-    batch.
+    The labels are a tuple of one tensor or `Labels`, or without labels or a `check` empty. The mask
+    is 0 for padding, 1 for examples, and NaN for those whose inputs have NaN: layers such as a ReLU
+    may drop it, measured values must not. Batches are padded to the size of the largest one before,
+    so that compiled functions see one shape; where nothing is compiled, on PyTorch, the mask has
+    the examples only. `progress` is called with the number of examples so far, after each batch.
     """
     size = 0
     seen = 0
-    for x, y in batches(data, batch_size, check, weighted=True):
+    for x, y in batches(data, batch_size, check):
         mask = nan_mask(x)
         seen += len(mask)
         size = max(size, len(mask))
         padded = np.pad(mask, (0, size - len(mask) if STATIC_SHAPES else 0))
         rows = np.minimum(np.arange(size), len(mask) - 1)  # the last example again and again
-        yield _to_numpy(x, rows), None if y is None else _to_numpy(y, rows), padded
+        labels = () if y is None or check is None else (_to_numpy(y, rows),)
+        yield _to_numpy(x, rows), tree.map_structure(ops.convert_to_tensor, labels), padded
         if progress:
             progress(seen)
 
@@ -347,8 +335,7 @@ class Objective:
             counts.append(labels.weights)
         ignored = getattr(self._given, "ignore_class", None)
         if ignored is not None and labels is not None:
-            classes = class_indices(values_of(labels), self._shape[-1], len(self._shape))
-            counts.append(classes != ignored)
+            counts.append(class_indices(values_of(labels), self._shape) != ignored)
         if len(self._shape) < 3 or not counts:
             return None
         share = functools.reduce(ops.multiply, [ops.cast(v, "float32") for v in counts])
@@ -381,11 +368,8 @@ class Objective:
         if self._known or labels is None:
             return self._known
         labels = values_of(labels)
-        loss = self._given
         is_integer = "int" in keras.backend.standardize_dtype(labels.dtype)
-        return self._is_index(labels.shape) and (
-            is_integer or loss is None or _kind(loss) in SPARSE
-        )
+        return self._is_index(labels.shape) and (is_integer or self._given is None)
 
     def scores(
         self, outputs: list[Tensor], intact: list[Tensor], labels: Tensor | Labels | None = None
@@ -411,9 +395,8 @@ class Objective:
         """
         numbers = {"loss": self.losses(labels, logits)}
         if self.classifies(labels):
-            p = self.log_probabilities(logits, labels)
-            correct = hits(p, class_indices(values_of(labels), p.shape[-1], len(p.shape)))
-            numbers["accuracy"] = average(correct, self.weights(labels, logits))
+            hit = correct(self.log_probabilities(logits, labels), values_of(labels))
+            numbers["accuracy"] = average(hit, self.weights(labels, logits))
         return numbers
 
     def compare(
@@ -452,8 +435,8 @@ class Objective:
             )
         if np.ndim(weights) == len(self._shape) and weights.shape[-1] == 1:
             weights = weights[..., 0]  # as `fit` does
-        by_position = np.ndim(weights) > 1 and np.prod(weights.shape[1:]) > 1
-        checked = Labels(labels, weights) if by_position else labels
+        positions = np.prod(np.shape(weights)[1:]) if len(self._shape) > 2 else 1
+        checked = Labels(labels, weights) if positions > 1 else labels
         loss = self._given or self._default(labels.shape)
         ignored = getattr(loss, "ignore_class", None)
         counts = labels != ignored
@@ -512,14 +495,19 @@ def hits(probabilities: Tensor, classes: Tensor) -> Tensor:
     return ops.where(ops.all(ops.isfinite(probabilities), axis=-1), hit, float("nan"))
 
 
-def class_indices(labels: Tensor, num_classes: int, rank: int = 2) -> Tensor:
+def correct(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Return 1 where the most probable class is the label's, else 0, `(batch, ...)`; see `hits`."""
+    return hits(probabilities, class_indices(labels, probabilities.shape))
+
+
+def class_indices(labels: Tensor, shape: Shape) -> Tensor:
     """Return labels that are integers or one-hot as integers, `(batch, ...)`.
 
-    `rank` is the number of axes of the outputs, that of classes included.
+    `shape` is that of the outputs, `(batch, ..., classes)`.
     """
-    if len(labels.shape) == rank and labels.shape[-1] == num_classes:
+    if len(labels.shape) == len(shape) and labels.shape[-1] == shape[-1]:
         return ops.argmax(labels, axis=-1)
-    labels = ops.squeeze(labels, axis=-1) if len(labels.shape) == rank else labels
+    labels = ops.squeeze(labels, axis=-1) if len(labels.shape) == len(shape) else labels
     return ops.cast(ops.floor(ops.add(labels, 0.5)), "int32")  # 0.9 of a sigmoid is 1
 
 

@@ -16,8 +16,8 @@ from zoo.callbacks.probes.objective import (
     TINY,
     average,
     class_indices,
+    correct,
     flat,
-    hits,
     in_range,
     norm,
     scale,
@@ -292,11 +292,12 @@ class Ratio(Probe):
         return {key: ops.mean(v, axis=1) for key, v in values.items()}
 
     def summarize(self, mean: dict[str, Any]) -> dict[str, Any]:
-        """Return mean, deviation, and the share of dead examples."""
+        """Return mean, deviation, the share of dead examples, and what else a probe averages."""
         with np.errstate(invalid="ignore"):  # all dead: NaN
-            living = {key: mean[key] / mean["alive"] for key in ("mean", "square")}
+            living = {key: v / mean["alive"] for key, v in mean.items() if key != "alive"}
+        numbers = super().summarize({key: living.pop(key) for key in ("mean", "square")})
         dead = 1 - mean["alive"]
-        return {**super().summarize(living), **({"dead": dead} if dead else {})}
+        return {**numbers, **({"dead": dead} if dead else {}), **living}
 
 
 class BlockInfluence(Probe):
@@ -512,8 +513,8 @@ class IntermediateAccuracy(Probe):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return correctness and loss of each example."""
-        values = {self.name: correct(block), "loss": block["loss"]}
-        return {key: block.average(value) for key, value in values.items()}
+        hit = correct(block["probabilities"], block["labels"])
+        return {self.name: block.average(hit), "loss": block.average(block["loss"])}
 
 
 class BorderlineExamples(Probe):
@@ -543,14 +544,15 @@ class BorderlineExamples(Probe):
             return {}
         first = last_blocks[0]
         p = first["probabilities"]
-        true = ops.one_hot(true_class(first), p.shape[-1], dtype=p.dtype)
+        true = ops.one_hot(class_indices(first["labels"], p.shape), p.shape[-1], dtype=p.dtype)
         difference = ops.abs(ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1))
         borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
         ones = ops.ones_like(borderline)
-        others = correct(first) * (1 - borderline)
+        others = correct(p, first["labels"]) * (1 - borderline)
         groups = {"borderline": borderline, "correct": others, "all": ones}
         p = block["probabilities"]
-        numbers = {"share": ones, "accuracy": correct(block), "loss": block["loss"]}
+        hit = correct(p, block["labels"])
+        numbers = {"share": ones, "accuracy": hit, "loss": block["loss"]}
         numbers["entropy"] = -ops.sum(p * ops.log(ops.maximum(p, 1e-30)), axis=-1)
         values = {}
         for group, mask in groups.items():
@@ -580,30 +582,17 @@ class LogitLens(Probe):
     arXiv:2303.08112.
     """
 
-    needs = ("network", "y")
+    needs = ("network", "lens")  # the latter where the tail can read a block
     reads_labels = True
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
-        """Return each example's numbers, if the tail can read the block."""
-        early = block.get("lens")
-        if early is None:
-            return {}
+        """Return each example's numbers."""
+        early = block["lens"]
         values = {key: early[key] for key in ("kl", "agreement")}
         if "labels" in block:
-            read = Parts(block.info, {**early, "labels": block["labels"]})
-            values |= {"accuracy": correct(read), "loss": early["loss"]}
+            values["accuracy"] = correct(early["probabilities"], block["labels"])
+            values["loss"] = early["loss"]
         return {key: block.average(value) for key, value in values.items()}
-
-
-def correct(block: Parts) -> Tensor:
-    """Return 1 where the most probable class is the true one, `(batch, ...)`; NaN without one."""
-    return hits(block["probabilities"], true_class(block))
-
-
-def true_class(block: Parts) -> Tensor:
-    """Return the true class of each example or position, an integer."""
-    p = block["probabilities"]
-    return class_indices(block["labels"], p.shape[-1], len(p.shape))
 
 
 class GateBias(Probe):
@@ -679,7 +668,7 @@ class ClassGates(Probe):
         if len(labels.shape) > 1 and labels.shape[-1] not in (1, self.classes):
             shape = tuple(labels.shape)
             raise ValueError(f"Expected one class for each example. Received: labels of {shape}.")
-        inside = ops.cast(class_indices(labels, self.classes) == self.of, "float32")
+        inside = ops.cast(class_indices(labels, (None, self.classes)) == self.of, "float32")
         units = block.by_unit(block["t"])
         return {"all": units, "inside": units * inside[:, None], "share": inside}
 

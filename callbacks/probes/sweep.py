@@ -32,7 +32,6 @@ from zoo.callbacks.probes.objective import (
     repeatable,
     sample,
     to_arrays,
-    to_tensors,
     zero_masked_by_keras,
 )
 from zoo.callbacks.probes.probe import Row, Table
@@ -96,12 +95,11 @@ class Trials:
         self.count = 0
         first = 0  # examples of the first batch
         check = self.objective.check
-        for x, y, mask in padded_batches(data, self.batch_size, self.progress, check=check):
+        for x, labels, mask in padded_batches(data, self.batch_size, self.progress, check):
             examples = int(np.count_nonzero(mask))
             first = first or examples
             if self.whole_batches and examples < first:
                 continue
-            labels = () if y is None else (to_tensors(y),)
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first
             for numbers, state in self._outputs(plans, self.chain.graph.start(x)):
@@ -139,15 +137,11 @@ class Trials:
                 pending += [(group, position, x) for group in reversed(groups.values())]
                 continue
             (step,) = groups
-            pending.append((numbers, position + 1, self._do(position, step, x)))
-
-    def _do(self, position, step, x):
-        chain = self.chain
-        link = functools.partial(chain.link, position)
-        x = self._call(("link", position), link, x) if chain.links[position] else link(x)
-        if step.action == "carry" and chain.carries_input(step.block):
-            return x
-        return self._call(step, lambda x: chain.do(step, x), x)
+            link = functools.partial(chain.link, position)
+            x = self._call(("link", position), link, x) if chain.links[position] else link(x)
+            if step.action != "carry" or not chain.carries_input(step.block):
+                x = self._call(step, functools.partial(chain.do, step), x)
+            pending.append((numbers, position + 1, x))
 
     def _end(self, y):
         """Return the network's outputs, the first one as logits, from the last block's output."""
@@ -404,9 +398,7 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         raise ValueError(f"`times` must be ascending positive integers. Received: {times}")
     region = Region(model, first, last, scale, grain=grain)
     objective = Objective(region.graph, model, loss)
-
-    def build(function):
-        return compiled(function, model, eager=region.graph.masked)
+    build = functools.partial(compiled, model=model, eager=region.graph.masked)
 
     @build
     def measure(x, previous, values, labels, before):
@@ -426,9 +418,8 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
     once = functools.cache(lambda kind: build(lambda x, values: region.once(x, values, kind)))
     collected: dict[tuple[str, int], list[np.ndarray]] = {}
     options = {"batch_size": 128, **options}
-    for inputs, y, mask in padded_batches(data, **options, check=objective.check):
+    for inputs, labels, mask in padded_batches(data, **options, check=objective.check):
         x, values = start(region.graph.start(inputs))
-        labels = () if y is None else (to_tensors(y),)
         kept = np.flatnonzero(mask)
         before: tuple[Any, ...] = ()  # the logits of the last number that was measured
         for number in range(1, times[-1] + 1):

@@ -70,11 +70,8 @@ plt.show()
 deviation = zoo.export(char_lm_inference.with_state(model), "language_model")
 print(f"largest deviation from Keras {deviation:.1e}")
 
-# %% [markdown]
-# From here on, only TensorFlow and the vocabulary are needed.
-
 # %%
-artifact = tf.saved_model.load("language_model")
+artifact = tf.saved_model.load("language_model")  # from here on, only TensorFlow and `vocabulary`
 START = {name: tf.zeros((1, 96)) for name in ("h1", "c1", "h2", "c2")}
 
 

@@ -53,18 +53,13 @@ print(f"test accuracy {accuracy:.3f}")
 # ## Diagnose
 #
 # One line per block: the verdict and the measurements. `|f|/|x|` is the norm of what the block adds relative to its input. `lesion KL` is the change of the output if the block is removed. `reason` is
-# the rule that decided, with its threshold.
+# the rule that decided, with its threshold. `report.to_html("diagnosis.html")` writes the same with charts as one page for
+# offline reading: [the page of this network](diagnosis.html).
 
 # %%
 report = zoo.callbacks.diagnose(model, x_test, y_test)
-print(report)
-
-# %% [markdown]
-# `report.to_html("diagnosis.html")` writes the same with charts as one page for offline reading:
-# [the page of this network](diagnosis.html).
-
-# %%
 report.to_html("diagnosis.html")
+print(report)
 
 # %% [markdown]
 # ## Measure one thing at a time

@@ -19,6 +19,7 @@ from zoo import callbacks
 from zoo.backend import compiled
 from zoo.callbacks.probes.engine import Observer
 from zoo.callbacks.probes.sweep import Trials
+from zoo.graph.blocks import Network
 from zoo.graph.surgery import lesion_plan
 
 UNIT = "passes"
@@ -47,7 +48,7 @@ def tasks(options, name):
     model.compile(keras.optimizers.SGD(0.0, 0.9), "sparse_categorical_crossentropy")
     probes = [callbacks.CosineLoss(), callbacks.L2Ratio(), callbacks.EstimationError()]
     probes += [callbacks.IntermediateAccuracy(), callbacks.BorderlineExamples()]
-    observer = Observer(probes, model)
+    observer = Observer(probes, Network.of(model))
     forward = compiled(lambda x: model(x, training=False), model)
     trials = Trials(model, batch_size=options.batch)
     plans = [lesion_plan(trials.chain, [block.name]) for block in trials.chain.blocks]

@@ -128,6 +128,17 @@ def test_weights_are_refused_by_a_network_that_computes_something_else(build, di
         build()
 
 
+@without_backend
+def test_lists_that_a_card_leaves_out_are_the_builder_s_own(monkeypatch):
+    facts = types.SimpleNamespace(builder="simplified_plain_net", arguments={}, data={})
+    monkeypatch.setattr(weights, "card", lambda name: facts)
+    monkeypatch.setattr(weights, "path", lambda name: name)
+    own = {"widths": (16, 32, 64)}
+    assert weights.path_for("name", facts.builder, own) == "name"
+    with pytest.raises(ValueError, match=r"zoo.simplified_plain_net\(widths=\[16, 32\]\)"):
+        weights.path_for("name", facts.builder, {"widths": [16, 32]})
+
+
 def test_weights_are_refused_by_a_language_model_of_other_words():
     card = zoo.weights.card("ptb_miniature_coupled")
     words = zoo.weights.vocabulary(card)

@@ -24,6 +24,7 @@ from zoo import callbacks
 from zoo.callbacks.probes.engine import Observer
 from zoo.callbacks.probes.objective import masked_sum, norm, padded_batches
 from zoo.callbacks.probes.probe import CosineInput, NormGrowth
+from zoo.graph.blocks import Network
 
 
 @pytest.fixture
@@ -219,7 +220,7 @@ def test_probes_measure_sums_with_a_projected_or_pooled_shortcut(kind):
 def test_examples_with_a_tiny_loss_have_a_gradient(model):
     top = model.get_layer("top")
     top.set_weights([8 * w for w in top.get_weights()])  # losses of 1e-8
-    observer = Observer([callbacks.GradientNorm()], model)
+    observer = Observer([callbacks.GradientNorm()], Network.of(model))
     for i in range(len(X)):
         table = observer.run((X[[i]], Y[[i]]))
         assert all(value > 0 for value in table.values("gradient_norm").values() if value)

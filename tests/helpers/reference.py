@@ -5,6 +5,7 @@ from keras import ops
 
 from zoo import callbacks
 from zoo.callbacks.probes.engine import Observer
+from zoo.graph.blocks import Network
 
 # Greff et al. (2017), Table 1a as y = H·T + x·C: the factors of H and x; t is 1 - T.
 TC = {
@@ -79,7 +80,7 @@ def random_weights(layer, seed=2, scale=1.0):
 
 def block_parts(model, x):
     """Return the logits of a model, and by block what it reads, computes and returns."""
-    observer = Observer([callbacks.ActivationNorm()], model)
+    observer = Observer([callbacks.ActivationNorm()], Network.of(model))
     values = observer.graph.start(x)
     parts = observer.observe(values)
     return values[observer.graph.outputs[0]], parts
