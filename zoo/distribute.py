@@ -146,6 +146,8 @@ class Strategy:
                 f"Expected a model that was built under the strategy {self.name!r}. Received: "
                 f"{model.name!r}, which was not. Build and compile it in `with devices.scope():`."
             )
+        if self.native is None and keras.backend.backend() == "tensorflow":
+            return _fit_untuned(model, x, y, batch_size, validation_data, options)
         if self.native is None:
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
         self.check_data(x, batch_size, validation_data)
@@ -187,6 +189,22 @@ class Strategy:
             sizes = sizes | _batch_sizes(inputs, batch_size)
         for size in sizes:
             self.check_batch(size)
+
+
+def _fit_untuned(model, x, y, batch_size, validation_data, options):
+    if not options.get("validation_split"):
+        own = ("sample_weight", "class_weight", "shuffle")
+        given = {"shuffle": True} | {name: options.pop(name) for name in own if name in options}
+        steps = options.get("steps_per_epoch")
+        training = keras_private.untuned(
+            x, y, batch_size=batch_size, steps_per_epoch=steps, **given
+        )
+        if validation_data is not None:
+            parts = validation_data if isinstance(validation_data, tuple) else (validation_data,)
+            size = options.pop("validation_batch_size", None) or batch_size
+            validation_data = keras_private.untuned(*parts, batch_size=size)
+        x, y, batch_size = training, None, None
+    return model.fit(x, y, batch_size, validation_data=validation_data, **options)
 
 
 def _is_built_under(native, model):

@@ -86,10 +86,11 @@ def ours(size, vocabulary, precision):
     """Return functions that train and evaluate `zoo.char_lm`."""
     settings = ptb_char_lm.CharLM(size=size, batch=BATCH, steps=STEPS, precision=precision)
     model = ptb_char_lm.build(settings, vocabulary, "coupled")
+    devices = zoo.distribute.strategy("one")
 
     def train(x, y):
         x, y = x.reshape(-1, STEPS), y.reshape(-1, STEPS)
-        return model.fit(x, y, BATCH, verbose=0, shuffle=False).history["loss"][0]
+        return devices.fit(model, x, y, BATCH, verbose=0, shuffle=False).history["loss"][0]
 
     return train, char_lm_inference.Scorer(model).perplexity
 

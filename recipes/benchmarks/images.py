@@ -2,7 +2,9 @@
 
 Training is by SGD with momentum; speeds are in multiply-adds per second.
 
-Small networks, of images of 32 pixels, train by `zoo.fast` and `fit`; they are compared with
+Ours train by `fit` of `zoo.distribute.strategy("one")`, as the recipes do.
+
+Small networks, of images of 32 pixels, train by `zoo.fast`, too; they are compared with
 Keras's own step (`keras`) and with the same network in plain PyTorch, channels last (`torch`, in
 benchmarks/torch_peers.py): it computes in bfloat16 in `torch.autocast`, and keeps freed memory as
 the zoo does. `resnet50` and `highway_resnet50` are compared in training (`fit`) and inference
@@ -71,7 +73,10 @@ def tasks(options, name):
         parts = (np.split(array, options.steps) for array in (x, y))
         return {"train": (functools.partial(peer.train, [*zip(*parts, strict=True)]), work)}
     model.compile(keras.optimizers.SGD(LEARNING_RATE, MOMENTUM), "sparse_categorical_crossentropy")
-    found = {"train": functools.partial(model.fit, x, y, options.batch, verbose=0, shuffle=False)}
+    fit = model.fit
+    if name == "ours":
+        fit = functools.partial(zoo.distribute.strategy("one").fit, model)
+    found = {"train": functools.partial(fit, x, y, options.batch, verbose=0, shuffle=False)}
     if is_large:
         found["infer"] = functools.partial(model.predict, x, options.batch, verbose=0)
     elif name == "ours":

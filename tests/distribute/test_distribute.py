@@ -10,6 +10,7 @@ import pytest
 import zoo
 from helpers.harness import fresh_python, output_of, start_recipe
 from zoo import distribute
+from zoo.backend import keras_private
 from zoo.datasets.batches import Batches
 
 BACKEND = keras.backend.backend()
@@ -53,6 +54,44 @@ def test_one_device_trains_as_keras_does():
     other.set_weights(model.get_weights())
     options = {"batch_size": 4, "verbose": 0, "shuffle": False}
     assert devices.fit(model, X, Y, **options).history == other.fit(X, Y, **options).history
+
+
+@pytest.mark.parametrize("kind", ["weights", "classes", "batches", "steps", "split"])
+def test_one_device_reads_data_as_keras_does(kind):
+    x = np.random.default_rng(0).normal(size=(10, 2)).astype("float32")
+    y = (x[:, :1] > 0).astype("float32")
+    batches = Batches(x, y[:, 0], 4, shuffle=False)
+    arguments, options = {
+        "weights": ((x, y, 4), {"sample_weight": x[:, 0] ** 2, "validation_data": (x, y)}),
+        "classes": ((x, y, 4), {"class_weight": {0: 1.0, 1: 3.0}, "validation_data": batches}),
+        "batches": ((batches,), {"validation_data": (x, y, x[:, 1] ** 2)}),
+        "steps": ((x, y, 2), {"steps_per_epoch": 2, "validation_data": (x, y)}),
+        "split": ((x, y, 4), {"validation_split": 0.4, "validation_batch_size": 3}),
+    }[kind]
+    options |= {"shuffle": False, "epochs": 2, "verbose": 0}
+    model, other = small_model(), small_model()
+    other.set_weights(model.get_weights())
+    found = distribute.strategy("one").fit(model, *arguments, **options).history
+    names = ("x", "y", "batch_size")
+    expected = other.fit(**dict(zip(names, arguments, strict=False)), **options).history
+    assert len(found["val_loss"]) == 2 and found == expected
+
+
+@on_tensorflow
+def test_one_device_reads_without_autotuning_and_shuffles_as_keras_does(monkeypatch):
+    seen = []
+    untuned = keras_private.untuned
+
+    def spy(*data, **options):
+        adapter = untuned(*data, **options)
+        enabled = adapter.get_tf_dataset().options().autotune.enabled
+        seen.append((enabled, options.get("shuffle"), options["batch_size"]))
+        return adapter
+
+    monkeypatch.setattr(keras_private, "untuned", spy)
+    model = small_model()
+    distribute.strategy("one").fit(model, X, Y, 4, validation_data=(X, Y), verbose=0)
+    assert seen == [(False, True, 4), (False, None, 4)]
 
 
 @pytest.mark.parametrize("name", ["mirrored", "tpu", "data_parallel", "mirorred"])

@@ -18,6 +18,7 @@ from keras.src.backend.common import global_state
 
 # `keras.config.enable_unsafe_deserialization()` overrules `load_model(safe_mode=True)`, not this.
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope
+from keras.src.trainers.data_adapters import get_data_adapter
 
 CALL_CONTEXT = "current_call_ctx"  # what hands `training` to inner layers
 
@@ -173,3 +174,24 @@ def clipped_after_sum(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     finally:
         object.__delattr__(optimizer, "_clip_gradients")
         object.__delattr__(optimizer, "_all_reduce_sum_gradients")
+
+
+def untuned(x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+    """Return data of `fit` or `evaluate` on TensorFlow, read without tf.data's autotuning.
+
+    An iterator that is at its end waits for the thread of the autotuning, which often misses the
+    signal and sleeps on, for about as long as the iterator lived and at most a minute.
+    `options` are `batch_size`, `shuffle`, `class_weight` and `steps_per_epoch`.
+    """
+    import tensorflow as tf
+
+    adapter = get_data_adapter(x, y, sample_weight, **options)
+    tuned = adapter.get_tf_dataset
+
+    def get_tf_dataset():
+        chosen = tf.data.Options()
+        chosen.autotune.enabled = False
+        return tuned().with_options(chosen)
+
+    adapter.get_tf_dataset = get_tf_dataset
+    return adapter

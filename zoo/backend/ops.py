@@ -151,18 +151,19 @@ def _jax_product(x, kernel):
 def _jax_product_gradient(factors, dy):
     x, kernel = factors
     dy = _row_major(ops.cast(dy, "bfloat16"))
-    return _sum_in_float32(dy, kernel.T), _sum_in_float32(_row_major(x.T), dy)
+    return _sum_in_float32(dy, kernel, axis=1), _sum_in_float32(_row_major(x.T), dy)
 
 
-def _sum_in_float32(a, b):
-    """Multiply matrices of bfloat16 by XLA's fast kernel.
+def _sum_in_float32(a, b, axis=0):
+    """Sum the products over a's last axis and an axis of b, both of bfloat16, in float32.
 
-    On a CPU it is taken for a result of float32 and a first factor in row-major order. XLA fails
-    where a producer or consumer, such as a transposition, gives a matrix another order.
+    XLA has a fast kernel for that on a CPU, if both are in row-major order. It fails where a
+    producer or consumer, such as a transposition, gives a matrix another order.
     """
     import jax
 
-    return _row_major(jax.numpy.matmul(a, b, preferred_element_type="float32"))
+    axes = (((1,), (axis,)), ((), ()))
+    return _row_major(jax.lax.dot_general(a, b, axes, preferred_element_type="float32"))
 
 
 def _row_major(x):
