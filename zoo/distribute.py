@@ -131,7 +131,9 @@ class Strategy:
     ) -> keras.callbacks.History:
         """Train like `model.fit`, with the same arguments, and return the history.
 
-        The model was built and compiled in `scope()`. A batch is that of all devices.
+        The model was built and compiled in `scope()`. A batch is that of all devices. One device
+        of TensorFlow reads data without tf.data's autotuning, which delays the ends of epochs;
+        arrays with a `validation_split` are left to Keras.
 
         Raises:
             ValueError: if the model was not built in the scope, or a batch cannot be split evenly.
@@ -146,9 +148,9 @@ class Strategy:
                 f"Expected a model that was built under the strategy {self.name!r}. Received: "
                 f"{model.name!r}, which was not. Build and compile it in `with devices.scope():`."
             )
-        if self.native is None and keras.backend.backend() == "tensorflow":
-            return _fit_untuned(model, x, y, batch_size, validation_data, options)
         if self.native is None:
+            if keras.backend.backend() == "tensorflow" and not options.get("validation_split"):
+                return _fit_without_autotuning(model, x, y, batch_size, validation_data, options)
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
         self.check_data(x, batch_size, validation_data)
         with _synchronized(model):
@@ -191,20 +193,16 @@ class Strategy:
             self.check_batch(size)
 
 
-def _fit_untuned(model, x, y, batch_size, validation_data, options):
-    if not options.get("validation_split"):
-        own = ("sample_weight", "class_weight", "shuffle")
-        given = {"shuffle": True} | {name: options.pop(name) for name in own if name in options}
-        steps = options.get("steps_per_epoch")
-        training = keras_private.untuned(
-            x, y, batch_size=batch_size, steps_per_epoch=steps, **given
-        )
-        if validation_data is not None:
-            parts = validation_data if isinstance(validation_data, tuple) else (validation_data,)
-            size = options.pop("validation_batch_size", None) or batch_size
-            validation_data = keras_private.untuned(*parts, batch_size=size)
-        x, y, batch_size = training, None, None
-    return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+def _fit_without_autotuning(model, x, y, batch_size, validation_data, options):
+    own = ("sample_weight", "class_weight", "shuffle")
+    given = {"shuffle": True} | {name: options.pop(name) for name in own if name in options}
+    given |= {"batch_size": batch_size, "steps_per_epoch": options.get("steps_per_epoch")}
+    training = keras_private.without_autotuning(x, y, **given)
+    size = options.pop("validation_batch_size", None) or batch_size
+    if validation_data is not None:
+        parts = keras.utils.unpack_x_y_sample_weight(validation_data)
+        validation_data = keras_private.without_autotuning(*parts, batch_size=size)
+    return model.fit(training, validation_data=validation_data, **options)
 
 
 def _is_built_under(native, model):

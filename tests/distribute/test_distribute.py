@@ -56,13 +56,14 @@ def test_one_device_trains_as_keras_does():
     assert devices.fit(model, X, Y, **options).history == other.fit(X, Y, **options).history
 
 
-@pytest.mark.parametrize("kind", ["weights", "classes", "batches", "steps", "split"])
+@pytest.mark.parametrize("kind", ["weights", "list", "classes", "batches", "steps", "split"])
 def test_one_device_reads_data_as_keras_does(kind):
     x = np.random.default_rng(0).normal(size=(10, 2)).astype("float32")
     y = (x[:, :1] > 0).astype("float32")
     batches = Batches(x, y[:, 0], 4, shuffle=False)
     arguments, options = {
         "weights": ((x, y, 4), {"sample_weight": x[:, 0] ** 2, "validation_data": (x, y)}),
+        "list": ((x, y, 4), {"validation_data": [x, y]}),
         "classes": ((x, y, 4), {"class_weight": {0: 1.0, 1: 3.0}, "validation_data": batches}),
         "batches": ((batches,), {"validation_data": (x, y, x[:, 1] ** 2)}),
         "steps": ((x, y, 2), {"steps_per_epoch": 2, "validation_data": (x, y)}),
@@ -80,15 +81,15 @@ def test_one_device_reads_data_as_keras_does(kind):
 @on_tensorflow
 def test_one_device_reads_without_autotuning_and_shuffles_as_keras_does(monkeypatch):
     seen = []
-    untuned = keras_private.untuned
+    original = keras_private.without_autotuning
 
     def spy(*data, **options):
-        adapter = untuned(*data, **options)
+        adapter = original(*data, **options)
         enabled = adapter.get_tf_dataset().options().autotune.enabled
         seen.append((enabled, options.get("shuffle"), options["batch_size"]))
         return adapter
 
-    monkeypatch.setattr(keras_private, "untuned", spy)
+    monkeypatch.setattr(keras_private, "without_autotuning", spy)
     model = small_model()
     distribute.strategy("one").fit(model, X, Y, 4, validation_data=(X, Y), verbose=0)
     assert seen == [(False, True, 4), (False, None, 4)]

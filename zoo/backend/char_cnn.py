@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from zoo.backend.ops import BACKEND, dense, with_gradient
+from zoo.backend.ops import dense, with_gradient
+from zoo.backend.runtime import BACKEND
 from zoo.types import Tensor
 
 

@@ -176,22 +176,22 @@ def clipped_after_sum(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         object.__delattr__(optimizer, "_all_reduce_sum_gradients")
 
 
-def untuned(x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
-    """Return data of `fit` or `evaluate` on TensorFlow, read without tf.data's autotuning.
+def without_autotuning(x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+    """Return data for `fit` or `evaluate` on TensorFlow that are read without tf.data's autotuning.
 
-    An iterator that is at its end waits for the thread of the autotuning, which often misses the
-    signal and sleeps on, for about as long as the iterator lived and at most a minute.
-    `options` are `batch_size`, `shuffle`, `class_weight` and `steps_per_epoch`.
+    At the end of its data an iterator waits for the autotuning thread, which often misses the
+    signal to stop and sleeps on, for about as long as the iterator lived and at most a minute.
+    `options` are `batch_size`, `shuffle`, `class_weight` and `steps_per_epoch`, as in `fit`.
     """
     import tensorflow as tf
 
     adapter = get_data_adapter(x, y, sample_weight, **options)
-    tuned = adapter.get_tf_dataset
+    with_autotuning = adapter.get_tf_dataset
 
     def get_tf_dataset():
         chosen = tf.data.Options()
         chosen.autotune.enabled = False
-        return tuned().with_options(chosen)
+        return with_autotuning().with_options(chosen)
 
     adapter.get_tf_dataset = get_tf_dataset
     return adapter

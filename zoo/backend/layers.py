@@ -8,7 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from zoo.backend.ops import BACKEND, dense
+from zoo.backend.ops import dense
+from zoo.backend.runtime import BACKEND
 from zoo.checks import check_choice
 from zoo.types import Tensor
 

@@ -2,7 +2,8 @@
 
 from keras import ops
 
-from zoo.backend.ops import BACKEND, with_gradient
+from zoo.backend.ops import with_gradient
+from zoo.backend.runtime import BACKEND
 from zoo.types import Tensor
 
 

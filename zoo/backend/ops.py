@@ -122,9 +122,10 @@ def dense(x: Tensor, kernel: Tensor, bias: Tensor | None = None, products: str =
 
     On a CPU, torch multiplies by a library that uses half of the width of the vector units of
     processors by AMD; here it multiplies by oneDNN, as in its convolutions. With `products`
-    "bfloat16", the factors of the product and of both of its gradients, and but for JAX each
-    product, are rounded to bfloat16, from float32 only; weights, bias and gradients keep their
-    dtype. `x` is `(..., features)`, the kernel `(features, units)`, the bias `(units,)`.
+    "bfloat16", the factors of the product and of both of its gradients are rounded to bfloat16,
+    from float32 only, and so is each product, except on JAX; weights, bias and gradients keep
+    their dtype. JAX has no forward-mode derivative of it. `x` is `(..., features)`, the kernel
+    `(features, units)`, the bias `(units,)`.
     """
     x, kernel = ops.convert_to_tensor(x), ops.convert_to_tensor(kernel)
     if products and BACKEND == "jax" and not isinstance(x, keras.KerasTensor):
