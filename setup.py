@@ -2,7 +2,7 @@
 
 from setuptools import find_namespace_packages, find_packages, setup
 
-OUTSIDE = ["recipes.benchmarks", "recipes.results*", "*__pycache__"]
+OUTSIDE = ["recipes.results*", "*__pycache__"]
 packages = find_namespace_packages(include=["zoo*"], exclude=OUTSIDE)  # zoo.pretrained has files
 packages += [f"zoo.{name}" for name in find_packages(include=["applications*", "callbacks*"])]
 recipes = find_namespace_packages(include=["recipes*"], exclude=OUTSIDE)

@@ -189,7 +189,6 @@ def test_the_wheel_holds_the_folders_and_nothing_else(distributions):
     (wheel,) = distributions.glob("*.whl")
     built = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = {name_on_disk(path) for path in sources(*FOLDERS)}
-    files = {name for name in files if not name.startswith("recipes/benchmarks/")}
     remapped = {name if name.startswith("zoo/") else f"zoo/{name}" for name in files}
     data = {name_on_disk(path) for path in (ROOT / "zoo" / "pretrained").iterdir()}
     assert built == {*remapped, *data, "zoo/py.typed"}

@@ -4,7 +4,7 @@
 # A residual network is made shallower in four steps: a plan selects the blocks to remove, `fit` heals the rest, the small network
 # is exported as an ONNX file that needs neither the zoo nor Keras, and this file is quantized.
 #
-# This needs the extras `tensorflow`, `recipes` and `export`: [install](../install.md).
+# This needs the extras `recipes` and `export`, and but on PyTorch `tensorflow`: [install](../install.md).
 
 # %%
 import os

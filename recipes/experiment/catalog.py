@@ -85,6 +85,8 @@ def _match(pattern):
         return [*EXPERIMENTS]
     if pattern in EXPERIMENTS:
         return [pattern]
+    if pattern in EXPERIMENTS.values():  # of `python recipes/ptb_char_lm.py`: its first experiment
+        return [next(name for name, module in EXPERIMENTS.items() if module == pattern)]
     if pattern in OTHERS:
         raise ValueError(f"{pattern}: {OTHERS[pattern]}; nothing is measured.")
     made_by: dict[str, list[str]] = {}
@@ -95,7 +97,7 @@ def _match(pattern):
         return made_by[pattern]
     found = fnmatch.filter(EXPERIMENTS, pattern)
     if not found:
-        near = difflib.get_close_matches(pattern, [*EXPERIMENTS, *made_by], cutoff=0.5)
+        near = difflib.get_close_matches(pattern, {**EXPERIMENTS, **made_by}, cutoff=0.5)
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         raise ValueError(f"There is no {pattern!r}.{hint} `list` names all.")
     return found

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 import traceback
 import typing
@@ -16,6 +17,7 @@ import keras
 from absl import flags
 from absl import logging as absl_logging
 
+from zoo.backend import keras_private
 from zoo.datasets.download import DownloadError
 from zoo.recipes.experiment import catalog, pages, provenance, store
 from zoo.recipes.experiment.definitions import Experiment, Settings, difference, value_text
@@ -25,7 +27,7 @@ from zoo.recipes.experiment.run import Options, Run, digest
 INTERRUPTED = 128 + signal.SIGINT
 UNUSABLE = 2  # exit status of an invalid command line
 HELP = {"--help", "-h", "--helpfull"}
-FAILURES = ValueError, DownloadError, DivergenceError, ImportError  # a user's, or the network's
+FAILURES = ValueError, OSError, DownloadError, DivergenceError, ImportError  # not of the code
 
 
 def main(name: str) -> None:
@@ -38,6 +40,7 @@ def guarded(command: Any) -> int | str:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.WARNING)
     script = pathlib.Path(sys.argv[0]).name
+    signal.signal(signal.SIGINT, interrupt)
     provenance.commit()  # that of the code as it is loaded now, also where a run ends later
     try:
         return command()
@@ -51,6 +54,15 @@ def guarded(command: Any) -> int | str:
         if os.environ.get("ZOO_TRACEBACK"):
             raise
         return f"{script}: {error}"
+
+
+def interrupt(number: int, frame: Any) -> None:
+    """Raise KeyboardInterrupt; a moment later if Keras would catch it."""
+    while frame is not None and frame.f_code.co_name != keras_private.CATCHES_INTERRUPTS:
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
 
 
 def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
@@ -112,6 +124,8 @@ class Plan:
 
     def run(self) -> list[dict[str, Any]]:
         """Measure what was not measured yet; draw, save, and return what each seed measured."""
+        if self.options.keep:
+            pages.check_checkout()
         folders = self.folders
         measured = []
         for seed, folder in zip(self.seeds, folders, strict=True):

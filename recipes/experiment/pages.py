@@ -34,6 +34,15 @@ IN_COSTS = ("data", "backend", "hardware")  # of a run's facts
 IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
 
+def check_checkout() -> None:
+    """Raise ValueError if there is no checkout, whose files `report` and --keep write."""
+    if not DOCS.exists():
+        raise ValueError(
+            "`report` and --keep write into a checkout of this project. Received: the recipes of a "
+            "wheel. Give --runs, and take tables and figures from there."
+        )
+
+
 def draw(
     experiment: Experiment, measured: Sequence[Measured], folder: pathlib.Path
 ) -> dict[Artifact, Any]:
@@ -255,6 +264,7 @@ def listing(patterns: Sequence[str] = ()) -> list[str]:
 
 def report() -> None:
     """Write what is generated of README.md and docs, and draw the figures on record again."""
+    check_checkout()
     rows = load_claims()
     claims = decided(rows)
     settled = claims_table(claims, lambda one: one.verdict not in ("undecided", "not measured"))

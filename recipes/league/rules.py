@@ -314,7 +314,8 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
         if rate is None:
             raise ValueError(
                 f"Expected a best rate of {name!r} on record, from at least two seeds. Received: "
-                f"none. Run league/rates --scale {scale} --seeds 100,101 --keep, or give --rate."
+                f"none. Give --rate, or in a checkout run league/rates --scale {scale} --seeds "
+                f"100,101 --keep."
             )
     data = load_characters(run, settings.test_characters)
     measured: dict[str, Any] = {}

@@ -118,7 +118,10 @@ class Case:
     """
 
     def __init__(self, settings: Settings, run: experiment.Run) -> None:
-        from keras_hub import models
+        try:
+            from keras_hub import models
+        except ImportError as error:
+            raise ImportError("GPT-2 comes with KerasHub. Run: pip install keras-nlp") from error
 
         self.settings = settings
         self.run = run

@@ -98,7 +98,7 @@ def ddl(x, F, gains, w, last):
     for f, gain, one in zip(F, gains, w, strict=True):
         k = f(rms(x, gain))
         k = k / np.linalg.norm(k, axis=-1, keepdims=True)
-        beta = 2 * sigmoid(rms(x) @ one["w_b"] + one["b_b"])
+        beta = 2 * sigmoid(rms(x, gain) @ one["w_b"] + one["b_b"])
         v = 4 * sigmoid(x @ one["w_v"] + one["b_v"])
         x = x + (beta * (v - (k * x).sum(-1)))[..., None] * k
     return x

@@ -21,6 +21,7 @@ from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope
 from keras.src.trainers.data_adapters import get_data_adapter
 
 CALL_CONTEXT = "current_call_ctx"  # what hands `training` to inner layers
+CATCHES_INTERRUPTS = "_maybe_warn_inputs_struct_mismatch"  # a function with a bare `except:`
 
 
 def inner_layers(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:

@@ -37,14 +37,18 @@ class Form(NamedTuple):
         return ops.cast(self.combine(h, x, t, c), dtype)
 
 
+def widened(x: Tensor) -> Tensor:
+    """Return x, in float32 if it is half precision."""
+    half = keras.backend.standardize_dtype(x.dtype) in HALF
+    return ops.cast(x, "float32") if half else x
+
+
 def gate(x: Tensor) -> Tensor:
     """Compute the sigmoid of logits, in float32 where they are half precision.
 
     In bfloat16, 1 - T is 1 for every T below 0.002, and a deep network's gates start there.
     """
-    if keras.backend.standardize_dtype(x.dtype) in HALF:
-        x = ops.cast(x, "float32")
-    return keras.activations.sigmoid(x)
+    return keras.activations.sigmoid(widened(x))
 
 
 # fmt: off

@@ -2,8 +2,8 @@
 
 In the equations x is the state before sub-layer l = 1 ... L, F the sub-layer without its norm,
 h its output, and norm(x) = x / rms(x) times a gain. A transformer layer m = 1 ... M is
-`per_layer` sub-layers, attention and feed-forward. The state is the stream, (batch, steps, d), or
-several vectors for each position, (batch, steps, slots, d).
+`per_layer` sub-layers, attention and feed-forward. The state is the stream, (batch, ..., d), or
+several vectors for each position, (batch, ..., slots, d).
 """
 
 import itertools
@@ -18,6 +18,7 @@ from keras import ops
 from zoo.checks import check_integers
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.configured import Configured
+from zoo.layers.gating import widened
 from zoo.types import Initializer, Shape, Tensor
 
 Coefficients: TypeAlias = Mapping[str, Tensor]
@@ -25,12 +26,22 @@ Coefficients: TypeAlias = Mapping[str, Tensor]
 MAX_EXACT_STREAMS = 6  # streams whose permutations, 720, are all mixed; ours
 
 
+def einsum(equation: str, *operands: Tensor) -> Tensor:
+    """Compute `ops.einsum` with a letter for each axis of "...", as exports need them."""
+    terms = zip(equation.split("->")[0].split(","), operands, strict=True)
+    axes = [len(x.shape) + 3 - len(term) for term, x in terms if "..." in term]
+    return ops.einsum(equation.replace("...", "btuvw"[: axes[0]]), *operands)
+
+
 def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> Tensor:
-    """Return x over its root mean square along the last axis, times `gain`; float32 inside."""
+    """Return x over its root mean square along the last axis, times `gain`.
+
+    Half precision is computed in float32.
+    """
     dtype = x.dtype
-    x = ops.cast(x, "float32")
+    x = widened(x)
     x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon)
-    return ops.cast(x if gain is None else x * ops.cast(gain, "float32"), dtype)
+    return ops.cast(x if gain is None else x * ops.cast(gain, x.dtype), dtype)
 
 
 def unit_gain() -> keras.initializers.Initializer:
@@ -40,8 +51,8 @@ def unit_gain() -> keras.initializers.Initializer:
 
 def put(state: Tensor, slot: int, value: Tensor) -> Tensor:
     """Return the state with another vector in one slot."""
-    parts = [state[:, :, :slot], value[:, :, None], state[:, :, slot + 1 :]]
-    return ops.concatenate([part for part in parts if part.shape[2] > 0], axis=2)
+    parts = [state[..., :slot, :], value[..., None, :], state[..., slot + 1 :, :]]
+    return ops.concatenate([part for part in parts if part.shape[-2] > 0], axis=-2)
 
 
 class Rule(Configured):
@@ -55,6 +66,7 @@ class Rule(Configured):
         final_norm: True if a norm follows the last sub-layer.
         scales_branch: True if the rule bounds the sum of branches; if False, initialize the last
             kernel of F with its variance divided by L.
+        writes_input: True if `write` needs what F reads, normalized, as "u" of its coefficients.
         is_history: True if slots of the state belong to sub-layers, which then cannot be reordered.
         is_shared: True if one rule object serves all sub-layers of a layer.
         slots: Number of vectors of a position in the state; None: the state is the stream.
@@ -81,6 +93,7 @@ class Rule(Configured):
     pre_norm = True
     final_norm = True
     scales_branch = False
+    writes_input = False
     is_history = False
     is_shared = False
     slots: int | None = None
@@ -114,19 +127,19 @@ class Rule(Configured):
         """Return the first state, from the embedding: x in slot 0."""
         if self.slots is None:
             return x
-        empty = ops.zeros_like(ops.repeat(x[:, :, None], self.slots - 1, axis=2))
-        return ops.concatenate([x[:, :, None], empty], axis=2)
+        empty = ops.zeros_like(ops.repeat(x[..., None, :], self.slots - 1, axis=-2))
+        return ops.concatenate([x[..., None, :], empty], axis=-2)
 
     def reduce(self, x: Tensor) -> Tensor:
         """Return the stream behind the last sub-layer, from the state: slot 0."""
-        return x if self.slots is None else x[:, :, 0]
+        return x if self.slots is None else x[..., 0, :]
 
     def coefficients(self, x: Tensor) -> Coefficients:
         """Return tensors that `read` or `write` need, of the state x, by name."""
         return {}
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
-        """Return the vector that F reads, before its norm, `(batch, steps, d)`."""
+        """Return the vector that F reads, before its norm, `(batch, ..., d)`."""
         return self.reduce(x)
 
     def context(self, x: Tensor, c: Coefficients) -> dict[str, Any]:
@@ -283,11 +296,11 @@ class Streams(Rule):
 
     def expand(self, x: Tensor) -> Tensor:
         """Return n copies of the embedding."""
-        return ops.repeat(x[:, :, None], self.streams, axis=2)
+        return ops.repeat(x[..., None, :], self.streams, axis=-2)
 
     def reduce(self, x: Tensor) -> Tensor:
         """Return the mean of the streams."""
-        return ops.mean(x, axis=2)
+        return ops.mean(x, axis=-2)
 
 
 class HyperConnections(Streams):
@@ -322,20 +335,20 @@ class HyperConnections(Streams):
         b, a_m, a_r = (ops.convert_to_tensor(w) for w in (self.b, self.a_m, self.a_r))
         if self.dynamic:
             states = normalize(x, self.gain)
-            b = ops.tanh(ops.einsum("btnd,d->btn", states, self.w_b)) * self.s_b + b
-            a_m = ops.tanh(ops.einsum("btnd,d->btn", states, self.w_m)) * self.s_a + a_m
+            b = ops.tanh(einsum("...nd,d->...n", states, self.w_b)) * self.s_b + b
+            a_m = ops.tanh(einsum("...nd,d->...n", states, self.w_m)) * self.s_a + a_m
             if self.moves:
-                a_r = ops.tanh(ops.einsum("btnd,dm->btnm", states, self.w_r)) * self.s_a + a_r
+                a_r = ops.tanh(einsum("...nd,dm->...nm", states, self.w_r)) * self.s_a + a_r
         return {"b": b, "a_m": a_m, "a_r": a_r}
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
         """Return A_m^T H."""
-        return ops.einsum("btn,btnd->btd" if self.dynamic else "n,btnd->btd", c["a_m"], x)
+        return einsum("...n,...nd->...d" if self.dynamic else "n,...nd->...d", c["a_m"], x)
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return A_r^T H + B h."""
-        mixed = ops.einsum("btnm,btnd->btmd" if self.moves else "nm,btnd->btmd", c["a_r"], x)
-        return mixed + ops.einsum("btn,btd->btnd" if self.dynamic else "n,btd->btnd", c["b"], h)
+        mixed = einsum("...nm,...nd->...md" if self.moves else "nm,...nd->...md", c["a_r"], x)
+        return mixed + einsum("...n,...d->...nd" if self.dynamic else "n,...d->...nd", c["b"], h)
 
 
 class StaticHyperConnections(HyperConnections):
@@ -345,11 +358,11 @@ class StaticHyperConnections(HyperConnections):
 
 
 def sinkhorn(logits: Tensor, iterations: int = 20) -> Tensor:
-    """Return exp(logits), float32, with columns and then rows of sum 1, again and again.
+    """Return exp(logits), with columns and then rows of sum 1, again and again.
 
-    Rows of the last two axes are exact; columns approach 1.
+    Rows of the last two axes are exact; columns approach 1. Half precision becomes float32.
     """
-    logits = ops.cast(logits, "float32")
+    logits = widened(logits)
     for _ in range(iterations):  # logarithms, as the exponential of a whole row may be 0
         logits = logits - ops.logsumexp(logits, axis=-2, keepdims=True)
         logits = logits - ops.logsumexp(logits, axis=-1, keepdims=True)
@@ -409,13 +422,13 @@ class ManifoldHyperConnections(Streams):
         self.b_res = self.weight("b_res", bias.shape, bias * math.log((eigenvalue + e) / e))
 
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Return H_pre and H_post, `(batch, steps, n)`, and H_res, `(batch, steps, n, n)`."""
+        """Return H_pre and H_post, `(batch, ..., n)`, and H_res, `(batch, ..., n, n)`."""
         n = self.streams
         shape = ops.shape(x)
-        v = normalize(ops.reshape(x, (*shape[:2], n * x.shape[-1])), epsilon=1e-20)
+        v = normalize(ops.reshape(x, (*shape[:-2], n * x.shape[-1])), epsilon=1e-20)
 
         def logits(a, kernel, bias):
-            return ops.einsum("btk,kn->btn", v, kernel) * a + ops.reshape(bias, (-1,))
+            return einsum("...k,kn->...n", v, kernel) * a + ops.reshape(bias, (-1,))
 
         pre = ops.sigmoid(logits(self.a_pre, self.f_pre, self.b_pre))
         post = 2 * ops.sigmoid(logits(self.a_post, self.f_post, self.b_post))
@@ -423,20 +436,20 @@ class ManifoldHyperConnections(Streams):
             return {"h_pre": pre, "h_post": post}
         res = logits(self.a_res, self.f_res, self.b_res)
         if self.exact:
-            shares = ops.softmax(ops.cast(res, "float32"))
-            res = ops.einsum("btk,knm->btnm", shares, self.permutations)
+            shares = ops.softmax(widened(res))
+            res = einsum("...k,knm->...nm", shares, self.permutations)
         else:
-            res = sinkhorn(ops.reshape(res, (*shape[:2], n, n)), self.iterations)
+            res = sinkhorn(ops.reshape(res, (*shape[:-2], n, n)), self.iterations)
         return {"h_pre": pre, "h_post": post, "h_res": ops.cast(res, x.dtype)}
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
         """Return H_pre X."""
-        return ops.einsum("btn,btnd->btd", c["h_pre"], x)
+        return einsum("...n,...nd->...d", c["h_pre"], x)
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return H_res X + H_post^T h."""
-        mixed = ops.einsum("btij,btjd->btid", c["h_res"], x) if self.mixes else x
-        return mixed + ops.einsum("btn,btd->btnd", c["h_post"], h)
+        mixed = einsum("...ij,...jd->...id", c["h_res"], x) if self.mixes else x
+        return mixed + einsum("...n,...d->...nd", c["h_post"], h)
 
 
 class AttentionResiduals(Rule):
@@ -473,12 +486,12 @@ class AttentionResiduals(Rule):
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
         """Return the weighted mean of the slots."""
         if self.filled == 1:
-            return x[:, :, 0]
-        sources = x[:, :, : self.filled]
-        logits = ops.einsum("btsd,d->bts", normalize(sources, self.gain), self.w)
+            return x[..., 0, :]
+        sources = x[..., : self.filled, :]
+        logits = einsum("...sd,d->...s", normalize(sources, self.gain), self.w)
         empty = ops.all(ops.equal(sources, 0), axis=-1)
-        shares = ops.softmax(ops.where(empty, -1e9, ops.cast(logits, "float32")), axis=-1)
-        return ops.einsum("bts,btsd->btd", ops.cast(shares, x.dtype), sources)
+        shares = ops.softmax(ops.where(empty, -1e9, widened(logits)), axis=-1)
+        return einsum("...s,...sd->...d", ops.cast(shares, x.dtype), sources)
 
     def reduce(self, x: Tensor) -> Tensor:
         """Return the weighted mean of all slots."""
@@ -487,7 +500,7 @@ class AttentionResiduals(Rule):
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the state with h added to the block's slot."""
         slot = 1 + self.index // self.block
-        return put(x, slot, x[:, :, slot] + h)
+        return put(x, slot, x[..., slot, :] + h)
 
 
 class DenseFormer(Rule):
@@ -516,11 +529,11 @@ class DenseFormer(Rule):
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the state with the stream plus h, or the mean that it begins."""
-        stream = x[:, :, 0] + h
+        stream = x[..., 0, :] + h
         if self.ends_layer:
             x = put(x, 1 + self.layer_number, stream)
-            outputs = x[:, :, 1 : 2 + self.layer_number]
-            stream = ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.a), outputs)
+            outputs = x[..., 1 : 2 + self.layer_number, :]
+            stream = einsum("s,...sd->...d", ops.convert_to_tensor(self.a), outputs)
         return put(x, 0, stream)
 
 
@@ -556,11 +569,12 @@ class DynamicDense(DenseFormer):
     def coefficients(self, x: Tensor) -> Coefficients:
         """Return the inputs of queries, keys, values, and the stream, of a layer's attention."""
         if not self.opens_layer:
-            return {"stream": x[:, :, 0]}
+            return {"stream": x[..., 0, :]}
         if self.index == 0:
-            return dict.fromkeys(("query", "key", "value", "stream"), x[:, :, 0])
-        means = mean_of_outputs(x[:, :, 1 : 1 + self.layer_number], *self.inputs)
-        return {name: means[:, :, i] for i, name in enumerate(("query", "key", "value", "stream"))}
+            return dict.fromkeys(("query", "key", "value", "stream"), x[..., 0, :])
+        means = mean_of_outputs(x[..., 1 : 1 + self.layer_number, :], *self.inputs)
+        names = ("query", "key", "value", "stream")
+        return {name: means[..., i, :] for i, name in enumerate(names)}
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
         """Return the queries' input, or the stream."""
@@ -579,19 +593,19 @@ class DynamicDense(DenseFormer):
         if self.ends_layer:
             x = put(x, 1 + self.layer_number, stream)
         if self.index + 1 == self.depth:
-            outputs = x[:, :, 1 : 2 + self.layer_number]
-            stream = mean_of_outputs(outputs, *self.output_mean)[:, :, 0]
+            outputs = x[..., 1 : 2 + self.layer_number, :]
+            stream = mean_of_outputs(outputs, *self.output_mean)[..., 0, :]
         return put(x, 0, stream)
 
 
 def mean_of_outputs(x: Tensor, w_1: Tensor, w_2: Tensor, a: Tensor) -> Tensor:
-    """Return means of vectors, `(batch, steps, sources, d)`, weighted by the last of them.
+    """Return means of vectors, `(batch, ..., sources, d)`, weighted by the last of them.
 
-    `a` is `(means, sources)`; the result `(batch, steps, means, d)`.
+    `a` is `(means, sources)`; the result `(batch, ..., means, d)`.
     """
-    hidden = ops.gelu(ops.matmul(normalize(x[:, :, -1]), w_1), approximate=False)
-    shape = (*ops.shape(x)[:2], *a.shape)
-    return ops.einsum("btcs,btsd->btcd", ops.reshape(ops.matmul(hidden, w_2), shape) + a, x)
+    hidden = ops.gelu(ops.matmul(normalize(x[..., -1, :]), w_1), approximate=False)
+    shape = (*ops.shape(x)[:-2], *a.shape)
+    return einsum("...cs,...sd->...cd", ops.reshape(ops.matmul(hidden, w_2), shape) + a, x)
 
 
 class Laurel(Rule):
@@ -639,24 +653,25 @@ class Laurel(Rule):
         if self.rank:
             summed = carried
             if self.previous > 1:
-                summed = ops.einsum("s,btsd->btd", ops.convert_to_tensor(self.g), x)
-            low = ops.einsum("btd,rd->btr", summed, self.a)
-            carried = carried + ops.einsum("btr,dr->btd", low, self.b)
+                summed = einsum("s,...sd->...d", ops.convert_to_tensor(self.g), x)
+            low = einsum("...d,rd->...r", summed, self.a)
+            carried = carried + einsum("...r,dr->...d", low, self.b)
         if self.weighted:
             factors = 2 * ops.softmax(ops.convert_to_tensor(self.z))
             h, carried = h * factors[0], carried * factors[1]
         y = h + carried
         if self.previous == 1:
             return y
-        return ops.concatenate([y[:, :, None], x[:, :, :-1]], axis=2)
+        return ops.concatenate([y[..., None, :], x[..., :-1, :]], axis=-2)
 
 
 class ValueResidual(Rule):
     """Pre-LN whose attention has the values l1 V_1 + l2 V_m, V_1 those of the first layer.
 
-    V_1, in slot 1, comes from the embedding, normalized, by a kernel and a bias of the first state;
-    the first layer's attention has no values but these. l1 and l2 are 1 / 2, or start there if they
-    are `learned`. `kernel_initializer` is that of the kernel of V_1; None: N(0, 1 / fan_in).
+    V_1, in slot 1, comes from the embedding, normalized without a gain, by a kernel and a bias of
+    the first state; the first layer's attention has no values but these. l1 and l2 are 1 / 2, or
+    start there if they are `learned`. `kernel_initializer` is that of the kernel of V_1; None:
+    N(0, 1 / fan_in).
 
     Reference: Zhou et al. (2024), "Value Residual Learning", arXiv:2410.17897.
     """
@@ -680,7 +695,7 @@ class ValueResidual(Rule):
     def expand(self, x: Tensor) -> Tensor:
         """Return the embedding as stream, and V_1."""
         value = ops.matmul(normalize(x), self.kernel) + self.bias
-        return ops.stack([x, value], axis=2)
+        return ops.stack([x, value], axis=-2)
 
     def build(self, input_shape: Shape) -> None:
         """Add the shares of V_1 and V_m."""
@@ -692,11 +707,11 @@ class ValueResidual(Rule):
         """Return V_1, and the shares of V_1 and V_m after the first layer."""
         if not self.opens_layer:
             return {}
-        return {"value": x[:, :, 1], "shares": self.shares if self.index > 0 else None}
+        return {"value": x[..., 1, :], "shares": self.shares if self.index > 0 else None}
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the state with h added to the stream."""
-        return put(x, 0, x[:, :, 0] + h)
+        return put(x, 0, x[..., 0, :] + h)
 
 
 class FirstInput(Rule):
@@ -734,11 +749,11 @@ class FirstInput(Rule):
 
     def coefficients(self, x: Tensor) -> Coefficients:
         """Return the stream with all that is added before F."""
-        stream = x[:, :, 0]
+        stream = x[..., 0, :]
         if self.pops:
-            stream = stream + x[:, :, 1 + self.layer_count - self.layer_number + 1] * self.w
+            stream = stream + x[..., 1 + self.layer_count - self.layer_number + 1, :] * self.w
         if self.lambdas and self.opens_layer:
-            stream = stream * self.l[0] + x[:, :, 1] * self.l[1]
+            stream = stream * self.l[0] + x[..., 1, :] * self.l[1]
         return {"stream": stream}
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
@@ -762,6 +777,7 @@ class DeepDelta(Rule):
     """
 
     scales_branch = True
+    writes_input = True
 
     def build(self, input_shape: Shape) -> None:
         """Add the weights of beta and v."""
@@ -773,10 +789,10 @@ class DeepDelta(Rule):
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return x with its part along h replaced."""
-        k = ops.cast(h, "float32")
+        k = widened(h)
         k = ops.cast(k / ops.maximum(ops.norm(k, axis=-1, keepdims=True), 1e-6), h.dtype)
-        beta = 2 * ops.sigmoid(ops.einsum("btd,d->bt", normalize(x), self.w_b) + self.b_b)
-        v = 4 * ops.sigmoid(ops.einsum("btd,d->bt", x, self.w_v) + self.b_v)
+        beta = 2 * ops.sigmoid(einsum("...d,d->...", c["u"], self.w_b) + self.b_b)
+        v = 4 * ops.sigmoid(einsum("...d,d->...", x, self.w_v) + self.b_v)
         change = beta * (v - ops.sum(k * x, axis=-1))
         return x + change[..., None] * k
 

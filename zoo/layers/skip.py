@@ -10,7 +10,7 @@ from keras.dtype_policies import DTypePolicyMap
 from zoo import backend
 from zoo.checks import check_choice
 from zoo.layers.configured import Configured
-from zoo.layers.gating import FORMS
+from zoo.layers.gating import FORMS, widened
 from zoo.types import Initializer, Regularizer, Shape, Tensor
 
 
@@ -130,8 +130,8 @@ class Skip(Configured):
         """Return the formula's value minus x, from what `parts` returned."""
         if self.variant == "residual":
             return parts["h"]  # without cancellation
-        single = {key: ops.cast(v, "float32") for key, v in parts.items()}
-        return self.form.mix(**single) - single["x"]  # in half precision without rounding y
+        wide = {key: widened(v) for key, v in parts.items()}
+        return self.form.mix(**wide) - wide["x"]  # in half precision without rounding y
 
     def rematerialized_call(self, layer_call: Callable, *args, **kwargs) -> Callable:
         """Return `layer_call` with rematerialization; Keras calls it in a remat scope."""

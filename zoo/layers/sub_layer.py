@@ -8,7 +8,7 @@ from keras import ops
 from zoo.backend import keras_private
 from zoo.checks import check_choice
 from zoo.layers.configured import Configured
-from zoo.layers.gating import gate
+from zoo.layers.gating import gate, widened
 from zoo.layers.rules import RULES, Rule
 from zoo.layers.skip import GateBias, Skip, build_inner
 from zoo.types import Shape, Tensor
@@ -38,8 +38,8 @@ class SubLayer(Skip):
     returns.
 
     Args:
-        inner: F, a Keras layer that keeps the shape `(batch, steps, d)`. The norm before it is
-            this layer's.
+        inner: F, a Keras layer that keeps the shape of its input: attention, a dense layer, a
+            model of convolutions. The norm before it is this layer's.
         rule: A name of `zoo.RULES`, or a `zoo.Rule`.
         index: Position of the sub-layer in the network, from 0; of a rule given by its name.
         depth: Number of sub-layers in the network; of a rule given by its name.
@@ -49,8 +49,8 @@ class SubLayer(Skip):
         **kwargs: Options of the rule; `stage`, regularizers (of gates; see `Skip`), `name`,
             `dtype`.
 
-    Input and output shape: the state's, `(batch, steps, d)` or `(batch, steps, slots, d)`; see
-    `StreamStart`.
+    Input and output shape: the state's, `(batch, ..., d)` or `(batch, ..., slots, d)`, with the
+    steps of a text, the sides of an image or nothing for "..."; see `StreamStart`.
 
     Raises:
         ValueError: if there is no such rule, variant or gate, or a rule but "pre" has a variant.
@@ -101,12 +101,12 @@ class SubLayer(Skip):
     def build(self, input_shape: Shape) -> None:
         """Build F, the gates, the rule and the norm."""
         slots = "" if self.rule.slots is None else f"{self.rule.slots}, "
-        if len(input_shape) != 3 + bool(slots):
+        if len(input_shape) < 2 + bool(slots) or (slots and input_shape[-2] != self.rule.slots):
             raise ValueError(
-                f"Expected a state (batch, steps, {slots}d) of the rule {type(self.rule).__name__}."
+                f"Expected a state (batch, ..., {slots}d) of the rule {type(self.rule).__name__}."
                 f" Received: shape {tuple(input_shape)}. `zoo.StreamStart` makes it."
             )
-        shape = (*input_shape[:2], input_shape[-1])
+        shape = (*input_shape[: -2 if slots else -1], input_shape[-1])
         self.width = shape[-1]
         super().build(shape)
         build_inner(self, (self.rule, self.norm), shape)
@@ -116,6 +116,8 @@ class SubLayer(Skip):
         coefficients = self.rule.coefficients(x)
         u = self._normed(self.rule.read(x, coefficients))
         context = {**self.rule.context(x, coefficients), **context}
+        if self.rule.writes_input:
+            coefficients = {**coefficients, "u": u}
         return {**super().parts(u, **context), "x": x, **coefficients}
 
     def output_of(self, parts: dict[str, Tensor]) -> Tensor:
@@ -129,9 +131,9 @@ class SubLayer(Skip):
         """Return the difference of the next state from x."""
         if type(self.rule).write is Rule.write:  # f = h
             return super().change(parts)
-        single = {key: ops.cast(v, "float32") for key, v in parts.items()}
-        with keras_private.AutocastScope("float32"):
-            return self.output_of(single) - single["x"]
+        wide = {key: widened(v) for key, v in parts.items()}
+        with keras_private.AutocastScope(keras.backend.standardize_dtype(wide["x"].dtype)):
+            return self.output_of(wide) - wide["x"]
 
     def closed(self, x: Tensor) -> Tensor:
         """Return the next state if h were 0; with gates, if T were 0."""
@@ -141,7 +143,7 @@ class SubLayer(Skip):
             return x * ops.cast(self.carry_gate(self._normed(u)), x.dtype)
         if self.transform_gate is not None:
             return x
-        return self.rule.write(x, ops.zeros_like(u), coefficients)
+        return self.rule.write(x, ops.zeros_like(u), {**coefficients, "u": u})
 
     def closing_layers(self) -> list[keras.layers.Layer]:
         """Return the layers whose weights `closed` reads."""
@@ -177,7 +179,8 @@ class _End(Configured):
 
     def build(self, input_shape: Shape) -> None:
         """Add the rule's weights for this end, and behind the last sub-layer the norm."""
-        shape = (*input_shape[:2], input_shape[-1])
+        with_slots = self.is_last and self.rule.slots is not None
+        shape = (*input_shape[: -2 if with_slots else -1], input_shape[-1])
         if not self.is_last:
             self.rule.build_first(shape)
         else:
@@ -193,8 +196,8 @@ class StreamStart(_End):
 
     Arguments and errors: see `SubLayer`.
 
-    Input shape: `(batch, steps, d)`.
-    Output shape: the same, or `(batch, steps, slots, d)`, as the rule has it.
+    Input shape: `(batch, ..., d)`.
+    Output shape: the same, or `(batch, ..., slots, d)`, as the rule has it.
 
     Example:
     >>> tuple(StreamStart("dhc", depth=4, streams=3)(keras.ops.ones((1, 2, 5))).shape)
@@ -215,7 +218,7 @@ class StreamEnd(_End):
     Arguments and errors: see `SubLayer`.
 
     Input shape: the state's.
-    Output shape: `(batch, steps, d)`.
+    Output shape: `(batch, ..., d)`.
     """
 
     is_last = True
