@@ -69,6 +69,7 @@ class Diagnosis:
     table: Table  # all measured values; its notes say what could not be measured
     grain: Grain = "sum"  # that of the blocks
     named: bool = False  # True if the blocks were given by name
+    data: str = "x"  # code of what `depth_plan` needs
 
     def blocks(self, verdict: str) -> list[str]:
         """Return the names of the blocks with one verdict; raise ValueError if it is unknown."""
@@ -101,7 +102,7 @@ class Diagnosis:
         if idle:
             code = f"zoo.graph.prune_blocks(model, {idle}{options})"
             return "Remove the idle blocks, then train on:", code
-        code = f"zoo.callbacks.depth_plan(model, x, keep=0.75{options})"
+        code = f"zoo.callbacks.depth_plan(model, {self.data}, keep=0.75{options})"
         return "No block is idle. To remove some and heal the rest by training, make a plan:", code
 
     def _lines(self):
@@ -195,7 +196,8 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     for block in network.blocks:
         numbers = {name: v[block.name] for name, v in values.items() if block.name in v}
         verdicts.append(Verdict(block.name, block.stage, *judge(numbers, means), numbers))
-    return Diagnosis(table.title, verdicts, table, grain, named=blocks is not None)
+    data = "(x,)" if y is not None and isinstance(x, list) else "x"
+    return Diagnosis(table.title, verdicts, table, grain, blocks is not None, data)
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:

@@ -58,9 +58,8 @@ def guarded(command: Any) -> int | str:
 
 def interrupt(number: int, frame: Any) -> None:
     """Raise KeyboardInterrupt; a moment later if Keras would catch it."""
-    while frame is not None and frame.f_code.co_name != keras_private.CATCHES_INTERRUPTS:
-        frame = frame.f_back
-    if frame is None:
+    running = {one.f_code.co_name for one, _ in traceback.walk_stack(frame)}
+    if keras_private.CATCHES_INTERRUPTS not in running:
         raise KeyboardInterrupt
     threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
 

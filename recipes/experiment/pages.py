@@ -37,10 +37,7 @@ IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "p
 def check_checkout() -> None:
     """Raise ValueError if there is no checkout, whose files `report` and --keep write."""
     if not DOCS.exists():
-        raise ValueError(
-            "`report` and --keep write into a checkout of this project. Received: the recipes of a "
-            "wheel. Give --runs, and take tables and figures from there."
-        )
+        raise ValueError("`report` and --keep write into a checkout, which a wheel has not.")
 
 
 def draw(

@@ -257,6 +257,18 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
     assert cell[cell.index("<p>") :] == page[page.index("<p>") : page.index("<h2>")]
 
 
+def test_the_advice_for_a_list_of_inputs_runs():
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    x = keras.layers.Add()(inputs)
+    for i in range(4):
+        x = keras.layers.Add(name=f"sum{i}")([x, keras.layers.Dense(4)(x)])
+    model = keras.Model(inputs, keras.layers.Dense(3, "softmax")(x))
+    x = [np.random.default_rng(i).normal(size=(8, 4)).astype("float32") for i in range(2)]
+    code = str(zoo.callbacks.diagnose(model, x, np.arange(8) % 3)).rpartition(": ")[2]
+    assert "(x,)" in code
+    assert len(eval(code, {"zoo": zoo, "model": model, "x": x})) == 1
+
+
 @pytest.mark.parametrize("grain, options", [("sum", ""), ("layer", ", grain='layer'")])
 def test_without_idle_blocks_the_advice_is_a_plan_of_at_least_one_block(grain, options):
     rows = [Verdict(f"block{i}", 0, "refines", "", {}) for i in range(4)]

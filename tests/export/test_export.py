@@ -206,6 +206,17 @@ def test_steps_that_pass_on_the_state_equal_the_text_at_once(format, tmp_path):
     np.testing.assert_allclose(np.concatenate(logits, 1), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_layers_of_a_module_are_exported_by_another_process(tmp_path, backend):
+    x = keras.Input((5,))
+    model = keras.Model(x, families.Registered()(x))
+    assert zoo.export(model, tmp_path / "model", "saved_model") <= 1e-5
+    if backend != "tensorflow":
+        kind = type("Local", (families.Adding,), {"__module__": "__main__"})
+        with pytest.raises(ValueError, match="of the main program"):
+            zoo.export(keras.Model(x, kind()(x)), tmp_path / "model", "saved_model")
+
+
 @slow_unless_tensorflow
 def test_a_saved_model_holds_each_weight_once(tmp_path):
     model = keras.Sequential([keras.Input((100,)), keras.layers.Dense(1000)])

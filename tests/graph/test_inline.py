@@ -184,6 +184,36 @@ def test_unknown_names_are_errors():
         zoo.graph.inline(chain(Adding()), shapes={"other": (None, 5)})
 
 
+class Around(layers.Layer):
+    """Layers one after the other, with the shape of the output named."""
+
+    def __init__(self, *inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+
+    def build(self, shape):
+        for layer in self.inner:
+            layer.build(shape)
+
+    def call(self, x):
+        for layer in self.inner:
+            x = layer(x)
+        return x
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+def test_a_model_that_was_never_called_is_opened_at_any_depth():
+    opened = zoo.graph.inline(chain(Around(Around(Adding()), Adding())))
+    assert len(find_blocks(opened)[0]) == 2
+
+
+def test_the_reason_of_a_layer_inside_another_is_told(caplog):
+    zoo.graph.inline(chain(Around(Counting(), name="around")))
+    assert "around stays whole: of a layer inside it, " in caplog.text
+
+
 def test_layers_of_keras_stay_whole():
     inputs = keras.Input((3, 4))
     attention = layers.MultiHeadAttention(2, 2, name="attention")

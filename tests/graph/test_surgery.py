@@ -159,6 +159,60 @@ class Penalized(layers.Layer):
         return ops.matmul(x, self.kernel)
 
 
+class SelfAttending(layers.Layer):
+    """A layer with an attribute whose name begins as those that TensorFlow sets."""
+
+    def build(self, shape):
+        self._self_attention = layers.MultiHeadAttention(1, 4)
+        self._self_attention.build(shape, shape)
+
+    def call(self, x):
+        return self._self_attention(x, x)
+
+
+def test_a_pruned_model_keeps_attributes_that_begin_like_tensorflow_s():
+    x = inputs = keras.Input((3, 4))
+    for i in range(2):
+        x = layers.Add(name=f"sum{i}")([x, SelfAttending()(x)])
+    model = keras.Model(inputs, x)
+    data = np.ones((1, 3, 4))
+    expected, found = (
+        ops.convert_to_numpy(one(data))
+        for one in (zoo.graph.lesion(model, "sum1"), zoo.graph.prune_blocks(model, "sum1"))
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_pruned_model_with_a_layer_that_keras_cannot_save_is_saved(tmp_path):
+    inputs = keras.Input((4,))
+    same = layers.Identity(dtype=keras.DTypePolicy("float32"))
+    x = layers.Add(name="sum0")([inputs, same(layers.Dense(4)(inputs))])
+    model = keras.Model(inputs, layers.Add(name="sum1")([x, layers.Dense(4)(x)]))
+    with pytest.raises(NotImplementedError):
+        model.save(tmp_path / "whole.keras")
+    zoo.graph.prune_blocks(model, "sum1").save(tmp_path / "small.keras")
+    loaded = keras.saving.load_model(tmp_path / "small.keras")
+    assert len(loaded.layers) == 4
+
+
+class OwnLoss(keras.Model):
+    """A model with a loss of its own."""
+
+    def compute_loss(self, *args, **kwargs):
+        return 0.0 * super().compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [keras.Model, OwnLoss])
+def test_a_loss_of_the_model_s_class_that_a_copy_lacks_is_told(kind, caplog):
+    inputs = keras.Input((4,))
+    x = layers.Add(name="sum0")([inputs, layers.Dense(4)(inputs)])
+    model = kind(inputs, layers.Add(name="sum1")([x, layers.Dense(4)(x)]))
+    for edit in (zoo.graph.inline, lambda model: zoo.graph.prune_blocks(model, "sum1")):
+        caplog.clear()
+        edit(model)
+        assert ("will not call compute_loss" in caplog.text) == (kind is OwnLoss)
+
+
 def test_regularizers_and_constraints_of_foreign_layers_stay_in_a_pruned_model():
     x = inputs = keras.Input((4,))
     for i in range(3):

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 
 from zoo.backend import keras_private
+from zoo.graph.blocks import foreign
 from zoo.graph.calls import functional as graph_of
 from zoo.graph.calls import rebuild
 from zoo.graph.saving import make_savable
@@ -446,6 +447,13 @@ def _float32_name(dtype):
 
 def _write_in_child(model, path, format):
     """Write an artifact with TensorFlow in a child process, which verifies it there, too."""
+    own = [type(layer) for layer in keras_private.inner_layers(model) if foreign(layer)]
+    local = sorted({kind.__name__ for kind in own if kind.__module__ == "__main__"})
+    if local:
+        raise ValueError(
+            f"Expected layers that a TensorFlow process can import. Received: {local}, of "
+            f"the main program. Move them to a module, or export with KERAS_BACKEND=tensorflow."
+        )
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
@@ -455,6 +463,7 @@ def _write_in_child(model, path, format):
         saved = f"{folder}/model.keras"
         model.save(saved)
         command = [sys.executable, "-P", "-m", "zoo.export", saved, str(path), "--format", format]
+        command += [f"--module={name}" for name in sorted({kind.__module__ for kind in own})]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode == INVALID:
         raise ValueError(done.stderr.rpartition("zoo.export: ")[2].strip())

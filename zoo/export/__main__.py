@@ -8,6 +8,7 @@ or the model is invalid, and 1 if the export fails.
 """
 
 import argparse
+import importlib
 import sys
 
 from zoo.export import FORMATS, INVALID, export
@@ -30,8 +31,12 @@ def main() -> None:
         help="Format of the artifact; default: onnx for OUT.onnx, litert for OUT.tflite, "
         "saved_model for OUT without a suffix.",
     )
+    text = "Module to import first, as it registers layers; may be repeated."
+    command.add_argument("--module", action="append", default=[], help=text)
     options = command.parse_args()
     try:
+        for name in options.module:
+            importlib.import_module(name)
         model = load_model(options.model, compile=False)
         deviation = export(model, options.out, options.format)
     except (ValueError, OSError, ImportError, RuntimeError) as error:

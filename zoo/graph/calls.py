@@ -61,6 +61,10 @@ def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
     return call.layer(*args, **kwargs)
 
 
+# attributes that TensorFlow sets; a layer may have others that begin with "_self_", for attention
+TRACKABLE = re.compile("_self_(setattr|unconditional|update_uid|name_based|saveable|tracked)_?")
+
+
 class Graph:
     """The layer calls of a built Functional or Sequential model, in the order in which they run.
 
@@ -542,7 +546,7 @@ def _layer(layer, name, copies, deep):
     attributes = vars(layer).copy()
     mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
     for key, value in {**attributes, **attributes.get("_modules", {})}.items():
-        if key.startswith("_self_"):  # of TensorFlow, which finds what is set below
+        if TRACKABLE.match(key):  # TensorFlow finds what is set below
             continue
         if key == "_functional":  # the graph of a Sequential, which tracks its layers instead
             layers = [_copied(v, copies, deep) for v in keras_private.held_layers(layer)]

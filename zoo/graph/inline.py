@@ -15,6 +15,7 @@ from keras import ops, tree
 from zoo.backend import keras_private
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
 from zoo.graph.calls import Graph, SetMask, alias, auto_named, functional, rewire, stem, unused
+from zoo.graph.saving import warn_of_training
 from zoo.graph.views import Views, is_symbolic, run, trace
 from zoo.types import Shape, Tensor
 
@@ -68,6 +69,7 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
         opener, result = _checked(model, dict(shapes or {}), opener, result)
     for name, reason in opener.whole(result).items():
         logging.warning("zoo.graph.inline: %s stays whole: %s", name, reason)
+    warn_of_training(model)
     return result
 
 
@@ -271,6 +273,11 @@ class _Opener(Views):
         if outputs is not None:
             return outputs
         whole = self._as_it_is(layer)
+        if may_hide and not reason:
+            inner = keras_private.inner_layers(layer, include_self=False)
+            found = [self.stayed[id(v)] for v in inner if id(v) in self.stayed]
+            if found:
+                self.reasons[layer.name] = f"of a layer inside it, {found[0]}"
         if reason:
             self.stayed[id(layer)] = reason
             self.reasons |= dict.fromkeys((whole.name, layer.name), reason)
@@ -385,6 +392,7 @@ def _numbers(layer):
         path: leaf if isinstance(leaf, int | float) else id(leaf)
         for path, leaf in tree.flatten_with_path(vars(layer))
         if isinstance(leaf, int | float) or hasattr(leaf, "shape") and not is_symbolic(leaf)
+        if path != ("_called",)  # Keras sets it in the first call
     }
 
 

@@ -18,7 +18,9 @@ def make_savable(model: keras.Model) -> keras.Model:
     constructor does not know. Arguments are read from the attributes of their names. A warning
     names the layers that cannot be made again. No other model may use the layers.
     """
-    for layer in filter(foreign, model.layers):
+    for layer in model.layers:
+        if not foreign(layer) and (isinstance(layer, keras.Model) or not _failure(layer)):
+            continue
         if type(layer).build is keras.layers.Layer.build:  # it would build no layer inside
             vars(layer)["get_build_config"] = lambda: None  # its first call does
         reason = _failure(layer)
@@ -37,13 +39,31 @@ def make_savable(model: keras.Model) -> keras.Model:
     return model
 
 
+def warn_of_training(model: keras.Model) -> None:
+    """Warn that a copy of a model's graph has no training code of the model's class."""
+    names = ("train_step", "compute_loss")
+    own = [name for name in names if getattr(type(model), name) is not getattr(keras.Model, name)]
+    if own:
+        logging.warning(
+            f"{model.name} becomes a plain keras.Model, no {type(model).__name__}: its `fit` will "
+            f"not call {', '.join(own)}."
+        )
+
+
 def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
     """Return a layer's configuration by the arguments of its constructor."""
-    standard = keras.layers.Layer.get_config(layer)
+    try:
+        standard = keras.layers.Layer.get_config(layer)
+    except NotImplementedError:  # as of keras.layers.Identity(dtype=a policy)
+        policy = keras.dtype_policies.serialize(layer.dtype_policy)
+        standard = {"name": layer.name, "trainable": layer.trainable, "dtype": policy}
     known = {*inspect.signature(type(layer).__init__).parameters, *standard}
     try:
         own = type(layer).get_config(layer)
-    except AttributeError:  # keras_hub's LlamaAttention reads an attribute it lacks
+    except (
+        AttributeError,
+        NotImplementedError,
+    ):  # keras_hub's LlamaAttention reads an attribute it lacks
         own = standard
     lost = known - attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
     if own.keys() == standard.keys() and lost:  # defaults would take their place

@@ -14,7 +14,7 @@ from zoo.graph.blocks import Grain, block_of, find_blocks
 from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
 from zoo.graph.fewer_layers import without_layers
-from zoo.graph.saving import make_savable
+from zoo.graph.saving import make_savable, warn_of_training
 from zoo.layers.highway_stack import Scanned
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, plain_kernel
 from zoo.layers.skip import DropBlock, Skip
@@ -101,6 +101,7 @@ def prune_blocks(
         smaller = without_layers(model, removed, lesioned)
         if smaller is not None:
             return smaller
+    warn_of_training(model)
     return make_savable(rebuild(lesioned))
 
 

@@ -34,10 +34,7 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
 
 
 def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> Tensor:
-    """Return x over its root mean square along the last axis, times `gain`.
-
-    Half precision is computed in float32.
-    """
+    """Return x over its root mean square along the last axis, times `gain`; see `widened`."""
     dtype = x.dtype
     x = widened(x)
     x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon)
