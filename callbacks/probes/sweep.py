@@ -322,8 +322,6 @@ def depth_plan(
     {'sum0': 0.0}
     """
     check_choice((None, *SCORES), score=score)
-    if not 0 < keep < 1:
-        raise ValueError(f"`keep` is a share, such as 0.75. Received: keep={keep}")
     network = Network.of(model, **options)
     names = [block.name for block in network.blocks if not block.changes_shape]
     count = int((1 - keep) * len(network.blocks) + 1e-9)
