@@ -217,10 +217,8 @@ def from_keras(name: str) -> Images:
 
 
 def _find(path, name):
-    if not path.exists():
-        raise ValueError(f"`data_dir` must exist. Received: {str(path)!r}")
     if not path.is_dir():
-        return path
+        return path  # reading it says whether it is there
     for file in (path / f"{name}.npz", path / name / f"{name}.npz"):
         if file.is_file():
             return file
