@@ -27,7 +27,7 @@ from zoo.recipes.experiment.run import Options, Run, digest
 INTERRUPTED = 128 + signal.SIGINT
 UNUSABLE = 2  # exit status of an invalid command line
 HELP = {"--help", "-h", "--helpfull"}
-FAILURES = ValueError, OSError, DownloadError, DivergenceError, ImportError  # not of the code
+FAILURES = ValueError, OSError, DownloadError, DivergenceError, ImportError  # without traceback
 
 
 def main(name: str) -> None:

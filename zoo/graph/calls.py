@@ -61,8 +61,8 @@ def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
     return call.layer(*args, **kwargs)
 
 
-# attributes that TensorFlow sets; a layer may have others that begin with "_self_", for attention
-TRACKABLE = re.compile("_self_(setattr|unconditional|update_uid|name_based|saveable|tracked)_?")
+# attributes that TensorFlow sets on layers, and no others such as `_self_attention`
+TRACKABLE = re.compile("_self_(setattr|unconditional|update_uid|name_based|saveable|tracked)")
 
 
 class Graph:
