@@ -23,7 +23,7 @@ import zoo
 from zoo.callbacks.training import Epochs, PassProgress
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
-from zoo.recipes.experiment.networks import fit, history_of
+from zoo.recipes.experiment.networks import DivergenceError, fit, history_of
 
 UNITS = {"plain": 71, "highway": 50}  # section 3.1: about 5,000 weights a layer
 VARIANTS = {"plain": "plain", "highway": "coupled"}
@@ -99,7 +99,7 @@ def measure(settings, run):
 
 
 def train(settings, run, data, kind, depth, index, network):
-    """Return the losses of a network by epoch."""
+    """Return the losses of a network by epoch; from where it diverged on, infinity."""
     keras.utils.clear_session()
     run.start(settings)
     zoo.seed_everything(network.seed)
@@ -133,8 +133,12 @@ def train(settings, run, data, kind, depth, index, network):
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))
     options = {"epochs": settings.epochs, "resume": resume}
     callbacks = [Epochs(data.train), count_epochs]
-    fit(run.devices, zoo.fast(model), data.train, callbacks=callbacks, **options)
-    return history_of(resume)["loss"]
+    try:
+        fit(run.devices, zoo.fast(model), data.train, callbacks=callbacks, **options)
+    except DivergenceError as error:
+        print(f"{kind} {depth}, network {index}: {error}", flush=True)
+    losses = history_of(resume).get("loss", [])
+    return losses + [np.inf] * (settings.epochs - len(losses))
 
 
 def lowest_losses(networks):

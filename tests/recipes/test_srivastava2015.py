@@ -60,6 +60,15 @@ def test_networks_of_a_search_depend_on_their_index_only():
     assert 1e-3 <= one.rate <= 10**-0.5 and -10 <= one.gate_bias <= -1
 
 
+def test_a_network_that_diverges_is_left_out_of_the_search(run):
+    settings = dataclasses.replace(
+        depth_search.SCALES["smoke"], depths=(2,), rates=(30, 31), epochs=3, **TINY
+    )
+    losses = depth_search.measure(settings, run)["plain"]["2"]
+    assert losses["losses"].shape == (2, 3)
+    assert np.isinf(depth_search.lowest_losses(losses)).all()
+
+
 def test_claims_of_the_search_by_hand():
     losses = {
         ("plain", "10"): [[1.0, 0.05], [np.nan, 0.01]],  # the second has diverged
