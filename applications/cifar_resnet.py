@@ -171,12 +171,13 @@ def shared_resnet(
 
 def blocks_of(depth: int) -> int:
     """Return n of a network of 6 n + 2 layers, or raise a `ValueError`."""
-    if not is_integer(depth, 8) or (depth - 2) % 6:
+    n = (depth - 2) // 6 if is_integer(depth, 8) else 1
+    if not is_integer(depth, 8) or depth != 6 * n + 2:
         raise ValueError(
             f"`depth` must be 6 n + 2, as three stages of n blocks of two convolutions and two "
-            f"more layers have: 8, 14, 20, 26, 32, 38, 44, 56, 110. Received: depth={depth!r}"
+            f"more layers have. Received: depth={depth!r}. Take {6 * n + 2} or {6 * n + 8}."
         )
-    return (depth - 2) // 6
+    return n
 
 
 def three_stages(blocks: int) -> tuple[tuple[int, int, int], ...]:

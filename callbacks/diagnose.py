@@ -182,6 +182,11 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     table = run(own, network, data, **shared)
     try:
         lesioned = lesions(network, selected, **shared)
+        if not any(row.value > 0 for row in lesioned.rows if row.probe in SCREEN):
+            inputs, _ = next(batches(selected, lesion_examples))
+            outputs = model.predict(inputs, batch_size, verbose=0)
+            if _varies(inputs) and not _varies(outputs):
+                raise ValueError("the output does not depend on x: nothing can be said of blocks.")
         if lesioned.title != table.title:
             table.notes.append(f"Lesions: {lesioned.title}, a random choice (seed {seed}).")
         table += lesioned
@@ -235,3 +240,8 @@ def _compared(value, sign, bound):
     digits = (n for n in range(3, 17) if f"{value:.{n}g}" != f"{bound:.{n}g}")
     n = next(digits, 3)
     return f"{value:.{n}g} {sign} {bound:.{n}g}"
+
+
+def _varies(values):
+    """True if the examples of arrays, in any structure, are not all the same."""
+    return any((v != v[:1]).any() for v in keras.tree.flatten(values))

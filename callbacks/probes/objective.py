@@ -427,11 +427,11 @@ class Objective:
         """
         given = labels if isinstance(labels, Labels) else (labels, None)
         labels, weights = map(self._of_first, given)
-        if not hasattr(labels, "shape"):
+        if not hasattr(labels, "shape") or labels.dtype.kind in "OSU":  # objects and texts
             raise ValueError(
                 f"Expected labels of the first output, {self._name!r} of shape {self._shape}: one "
-                f"array, or a list or dictionary with those of all outputs. Received: a "
-                f"{type(labels).__name__}."
+                f"array of numbers, or a list or dictionary with those of all outputs. Received: "
+                f"{labels!r:.60}. Encode names of classes as whole numbers."
             )
         if np.ndim(weights) == len(self._shape) and weights.shape[-1] == 1:
             weights = weights[..., 0]  # as `fit` does

@@ -286,7 +286,8 @@ def test_models_are_listed_and_created_by_name():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: zoo.cifar_resnet(30), "`depth` must be 6 n . 2.*depth=30"),
+        (lambda: zoo.cifar_resnet(30), "`depth` must be 6 n . 2.*depth=30. Take 26 or 32"),
+        (lambda: zoo.cifar_resnet("20"), "`depth` must be 6 n . 2.*depth='20'. Take 8 or 14"),
         (lambda: zoo.shared_resnet(38), "at least 44.*Take cifar_resnet.38."),
         (lambda: zoo.shared_resnet(44, "layer"), "`batch_norm` must be one of 'unshared'"),
         (lambda: zoo.simplified_plain_net(21), "`depth` must be 3 n . 2"),

@@ -191,6 +191,25 @@ def test_effects_below_rounding_are_told(caplog):
     assert "rounding" not in str(zoo.callbacks.diagnose(model, X))
 
 
+@pytest.mark.parametrize("activation", ["softmax", None])
+@pytest.mark.parametrize("bias", [0, 1])
+def test_of_a_constant_output_no_block_is_called_idle(activation, bias):
+    top = layers.Dense(3, activation)
+    model = chain({f"block{i}": 0.3 * TURN for i in range(4)}, top)
+    top.set_weights([np.zeros((4, 3)), np.full(3, bias)])
+    report = zoo.callbacks.diagnose(model, X)
+    assert report.blocks("refines") == [f"block{i}" for i in range(4)]
+    assert "output does not depend on x: nothing can be said of blocks" in str(report)
+    assert "prune_blocks" not in str(report)
+
+
+def test_equal_outputs_of_equal_inputs_and_idle_blocks_are_no_constant():
+    idle = chain({"block": 0 * TURN})
+    for x in (X, np.ones_like(X)):
+        report = zoo.callbacks.diagnose(idle, x)
+        assert report.blocks("idle") == ["block"] and "depend" not in str(report)
+
+
 def test_long_diagnoses_and_plans_print_their_progress(monkeypatch, capsys):
     monkeypatch.setattr(training, "INTERVAL", -1.0)
     zoo.callbacks.diagnose(chain(FOUR), X, batch_size=8, lesion_examples=12)

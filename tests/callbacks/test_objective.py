@@ -197,6 +197,15 @@ def test_examples_whose_class_is_ignored_are_refused():
         callbacks.lesions(one_block(CLASSES, "softmax")[0], (X, Y), loss)
 
 
+@pytest.mark.parametrize("kind", [str, object])
+def test_labels_that_are_texts_are_refused(kind):
+    model, _ = one_block(3, "softmax")
+    labels = np.array(["cat", "dog", "cow"], kind)
+    for measure in (callbacks.diagnose, lambda *data: callbacks.run(PROBES, model, data[1:])):
+        with pytest.raises(ValueError, match=r"array of numbers.*Received: array\(\['cat'"):
+            measure(model, X[:3], labels)
+
+
 @pytest.mark.parametrize("probes", [callbacks.CosineLoss, [callbacks.CosineLoss], "cosine", []])
 def test_classes_and_names_of_probes_are_explained(probes):
     for measure in (lambda: callbacks.run(probes, None, X), lambda: callbacks.RunProbes(probes, X)):

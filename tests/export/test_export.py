@@ -238,6 +238,34 @@ def test_a_model_with_a_list_of_inputs_and_unnamed_outputs_goes_to_onnx(tmp_path
     assert names[0] == "logits" and names[2:] == ["twice_2", "twice_3"]
 
 
+def halving(times):
+    """Return a U-Net for images whose sides 2 ** times divides."""
+    x = inputs = keras.Input((None, None, 1), name="images")
+    skips = []
+    for _ in range(times):
+        skips.append(x)
+        x = keras.layers.MaxPooling2D()(x)
+    for skip in reversed(skips):
+        x = keras.layers.Concatenate()([keras.layers.UpSampling2D()(x), skip])
+    return keras.Model(inputs, keras.layers.Conv2D(1, 1, name="y")(x))
+
+
+@slow_unless_tensorflow
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_network_that_divides_its_free_sides_goes_to_onnx(times, tmp_path):
+    model = halving(times)
+    assert zoo.export(model, tmp_path / "model.onnx") <= 1e-5
+    images = np.random.default_rng(0).normal(size=(2, 24, 40, 1)).astype("float32")
+    y = step_of(tmp_path / "model.onnx")(images=images)["y"]
+    np.testing.assert_allclose(y, model.predict_on_batch(images), rtol=0, atol=1e-5)
+
+
+def test_free_sides_that_no_example_fits_are_to_be_fixed(tmp_path):
+    with pytest.raises(ValueError, match="with 4 or 32 for each None .* Fix the shapes"):
+        zoo.export(halving(6), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 @slow_unless_tensorflow
 @pytest.mark.parametrize("format", ["onnx", "litert"])
 def test_the_operation_that_a_format_lacks_is_named(format, tmp_path):

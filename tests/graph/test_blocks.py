@@ -80,6 +80,26 @@ def test_a_network_without_blocks_is_an_error_with_the_reason(make, reason):
         find_blocks(make())
 
 
+@pytest.mark.parametrize("grain, other", [("sum", "layer"), ("layer", "sum")])
+def test_a_network_without_blocks_is_told_of_the_other_grain(grain, other):
+    with pytest.raises(ValueError, match=f"grain='{other}'") as error:
+        find_blocks(small(layers.Flatten()), grain=grain)
+    assert f"grain='{grain}'" not in str(error.value)
+
+
+def test_only_layers_that_can_be_blocks_are_told_of_the_grain():
+    class Sum(layers.Layer):
+        def call(self, tensors):
+            return tensors[0] + tensors[1]
+
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, Sum()([inputs, layers.Dense(4)(inputs)]))
+    for grain in ("sum", "layer"):
+        with pytest.raises(ValueError, match="a Sum is one layer of the graph") as error:
+            find_blocks(model, grain=grain)
+        assert "grain" not in str(error.value)
+
+
 def test_a_block_around_blocks_must_be_named():
     def make(x):
         inner = layers.Add(name="inner")([x, conv(x)])

@@ -38,6 +38,13 @@ class Scaled(Adding):
         return x + self.scale * self.second(self.first(x))
 
 
+class Narrowing(Scaled):
+    """The same, with fewer values."""
+
+    def call(self, x):
+        return super().call(x)[..., :3]
+
+
 class Outer(layers.Layer):
     """A layer of two that add."""
 
@@ -212,6 +219,11 @@ def test_a_model_that_was_never_called_is_opened_at_any_depth():
 def test_the_reason_of_a_layer_inside_another_is_told(caplog):
     zoo.graph.inline(chain(Around(Counting(), name="around")))
     assert "around stays whole: of a layer inside it, " in caplog.text
+
+
+def test_the_reason_of_a_layer_that_changes_the_shape_is_told(caplog):
+    zoo.graph.inline(chain(Narrowing(name="narrowing")))
+    assert "narrowing stays whole: ValueError: it has weights of its own" in caplog.text
 
 
 def test_layers_of_keras_stay_whole():

@@ -30,7 +30,7 @@ HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies an
 INVALID = 2  # exit status of a child process that raised a ValueError
 TOLERANCE = 1e-4  # ours, of an output's maximum; float32 differs by 1e-6, a wrong graph by 1e-2
 SMALLEST = 1e-3  # ours; an output below is compared as if that were its largest value
-SIZES = ((3, 5), (1, 4))  # of verified examples: the batch, and axes of unknown size
+SIZES = ((3, 5, 64), (1, 4, 32))  # of verified examples: the batch; axes of unknown size, to try
 Arrays = dict[str, np.ndarray]  # by name of an input or output
 
 
@@ -150,14 +150,24 @@ def _named(model):
     return keras.Model(graph.input, dict(zip(names, graph.outputs, strict=True)), name=model.name)
 
 
-def _example(model, batch, unknown):
-    random = np.random.default_rng(0)
-    inputs = keras.tree.map_structure(lambda x: _sample(x, random, batch, unknown), model.input)
-    named = dict(zip(input_names(model), keras.tree.flatten(inputs), strict=True))
-    return named, model.predict_on_batch(inputs)
+def _example(model, batch, *sizes):
+    """Return inputs and outputs for the first size that the model accepts on unknown axes."""
+    for size in sizes:
+        sample = functools.partial(_sample, np.random.default_rng(0), batch, size)
+        inputs = keras.tree.map_structure(sample, model.input)
+        named = dict(zip(input_names(model), keras.tree.flatten(inputs), strict=True))
+        try:
+            return named, model.predict_on_batch(inputs)
+        except Exception as error:
+            cause = error
+    raise ValueError(
+        f"Expected a model that computes inputs with {sizes[0]} or {size} for each None in their "
+        f"shapes. Received: {model.name}, which computes neither. Fix the shapes: keras.Model(x, "
+        f"model(x)) of x = keras.Input((224, 224, 3)), for example. Its error: {cause}"
+    ) from cause
 
 
-def _sample(tensor, random, batch, unknown):
+def _sample(random, batch, unknown, tensor):
     shape = (batch, *(unknown if size is None else size for size in tensor.shape[1:]))
     if "int" in tensor.dtype:
         high = 256 if tensor.dtype == "uint8" else 2

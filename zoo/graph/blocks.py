@@ -102,10 +102,10 @@ def find_blocks(
                 raise ValueError(f"Expected a block. Received: {name!r}: {reason}")
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
-        listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected)
-        listing = listing or (
-            " No sum in its graph is y = x + f(x), and concatenations are no blocks. Add skips by "
-            "keras.layers.Add, or measure composite layers that keep the shape: grain='layer'."
+        (other,) = {*GRAINS} - {grain}
+        listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected) or (
+            f" No sum in its graph is y = x + f(x), and concatenations are no blocks. Add skips by "
+            f"keras.layers.Add, or find a {GRAINS[other]}: grain={other!r}."
         )
         raise ValueError(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
@@ -179,15 +179,16 @@ def candidates(
     for call in graph.calls:
         if call.index in inside or not _may_hide_sums(graph, call):
             continue
-        block = _layer_block(graph, call) if grain == "layer" else None
-        if block is not None:
+        block = _layer_block(graph, call)
+        if block is not None and grain == "layer":
             blocks[call.index] = block
         else:
+            whole = ", and grain='layer' makes a block of it" if block else ""
             rejected[call.index] = (
                 f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
-                f"sums inside it; zoo.graph.inline(model) opens it or says why it cannot, and "
-                f'grain="layer" makes a block of it. If code needs the length of an input, give '
-                f"inline its `shapes`, such as shapes={{'token_ids': (None, 128)}}"
+                f"sums inside it; zoo.graph.inline(model) opens it or says why it cannot{whole}. "
+                f"If code needs the length of an input, give inline its `shapes`, such as "
+                f"shapes={{'token_ids': (None, 128)}}"
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])
     _end_after_drops(graph, named)
@@ -336,11 +337,10 @@ def _layer_block(graph, call):
 
 
 def _may_hide_sums(graph, call):
-    """True for foreign layers that keep the shape and could hold a sum."""
-    if not foreign(call.layer):
-        return False
-    kept = sum(graph.shapes[slot] == call.shapes[0] for slot in call.sources)
-    return kept > 1 or kept == 1 and composite(call.layer)
+    """True for foreign layers that could hold a sum, as their inputs have the output's rank."""
+    shapes = [graph.shapes[slot] for slot in call.sources if foreign(call.layer)]
+    alike = any(len(shape) == len(call.shapes[0]) for shape in shapes) and composite(call.layer)
+    return alike or shapes.count(call.shapes[0]) > 1
 
 
 def _named(graph, blocks):

@@ -60,10 +60,7 @@ def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
     known = {*inspect.signature(type(layer).__init__).parameters, *standard}
     try:
         own = type(layer).get_config(layer)
-    except (
-        AttributeError,
-        NotImplementedError,
-    ):  # keras_hub's LlamaAttention reads an attribute it lacks
+    except (AttributeError, NotImplementedError):  # LlamaAttention reads an attribute it lacks
         own = standard
     lost = known - attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
     if own.keys() == standard.keys() and lost:  # defaults would take their place
