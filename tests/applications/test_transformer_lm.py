@@ -63,8 +63,10 @@ def test_the_defaults_have_the_size_of_the_league():
 
 @pytest.mark.parametrize("rule", few_elsewhere([*COUNTS], ["dhc", "attnres"]))
 def test_a_rule_costs_what_its_equations_say(rule):
-    found = zoo.graph.cost(zoo.transformer_lm(rule=rule))
+    model = zoo.transformer_lm(rule=rule)
+    found = zoo.graph.cost(model)
     assert (found.parameters - 309_746, found.operations / 64 - 347_264) == COUNTS[rule]
+    assert found.parameters == model.count_params()
 
 
 @pytest.mark.parametrize(("gate", "more"), [("unit", 12 * (64**2 + 64)), ("token", 12 * 65)])
@@ -84,6 +86,34 @@ def test_a_seed_gives_networks_the_same_kernels():
         np.testing.assert_array_equal(one, other)
     same = [numpy(zoo.transformer_lm(**SMALL, rule=rule), tokens()) for rule in ("pre", "dhc")]
     np.testing.assert_allclose(*same, atol=1e-6)
+
+
+BOUNDED = {  # rules that themselves bound the sum of branches
+    *("post", "scaled", "completep", "lns", "deepnorm", "keel", "rezero", "layerscale"),
+    *("ddl", "gru"),
+}
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("rule", RULES)
+def test_kernels_start_with_the_deviation_of_their_fan_in_depth_and_rule(rule):
+    model = zoo.transformer_lm(**{**SMALL, "width": 32}, rule=rule)
+    beta = (8 * 2) ** -0.25 if rule == "deepnorm" else 1.0  # of two layers
+    last = beta if rule in BOUNDED else beta * 4**-0.5  # of four sub-layers
+    for number in (1, 2):
+        inner = model.get_layer(f"attention{number}").inner
+        hidden, output = model.get_layer(f"feed_forward{number}").inner.layers
+        expected = [(inner.query, 1), (inner.key, 1), (inner.projection, last)]
+        expected += [(hidden, beta), (output, last)]
+        if rule != "value" or number == 2:
+            expected.append((inner.value, beta))
+        else:
+            expected.append((model.get_layer("stream").rule, 1))
+        for layer, factor in expected:
+            kernel = ops.convert_to_numpy(layer.kernel)
+            # 4 standard errors of 1,024 numbers
+            assert kernel.std() * len(kernel) ** 0.5 == pytest.approx(factor, rel=0.09)
+            assert not ops.convert_to_numpy(layer.bias).any()
 
 
 def test_the_stream_starts_with_a_root_mean_square_of_1():
@@ -147,12 +177,12 @@ def without_blocks(model):
 
 
 @slow_elsewhere
-@pytest.mark.parametrize("rule", ["pre", "post", "dhc", "mhc", "attnres", "rezero"])
+@pytest.mark.parametrize("rule", RULES)
 def test_a_network_without_blocks_is_its_embedding_and_its_head(rule):
     model = zoo.transformer_lm(**SMALL, rule=rule)
     x = ops.convert_to_numpy(model.get_layer("embedding")(tokens()))
     x = x + ops.convert_to_numpy(model.get_layer("positions").embeddings)
-    if rule not in ("post", "rezero"):
+    if rule not in ("post", "deepnorm", "keel", "rezero"):
         x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
     head = model.get_layer("logits")
     expected = x @ ops.convert_to_numpy(head.kernel) + ops.convert_to_numpy(head.bias)
@@ -204,8 +234,9 @@ def test_a_sub_layer_with_a_slot_cannot_be_moved(rule):
         callbacks.shuffles(model, (tokens(), tokens(1)), swaps=(1,))
 
 
-def test_values_of_the_first_layer_reach_the_second():
-    model = zoo.transformer_lm(**SMALL, rule="value", options={"learned": True})
+@pytest.mark.parametrize("learned", [True, False])
+def test_values_of_the_first_layer_reach_the_second(learned):
+    model = zoo.transformer_lm(**SMALL, rule="value", options={"learned": learned})
     attention = model.get_layer("attention2")
     assert model.get_layer("attention1").inner.value is None
     x = np.random.default_rng(0).normal(size=(1, 6, 2, 8)).astype("float32")
@@ -221,6 +252,26 @@ def test_values_of_the_first_layer_reach_the_second():
     kernel, bias = map(ops.convert_to_numpy, attention.inner.projection.weights)
     expected = x[0, :, 0] + np.concatenate(heads, -1) @ kernel + bias
     np.testing.assert_allclose(ops.convert_to_numpy(attention(x))[0, :, 0], expected, atol=1e-5)
+
+
+def test_a_network_whose_layers_have_no_share_of_the_first_values_is_pre_ln():
+    model = zoo.transformer_lm(**SMALL, rule="value", options={"learned": True})
+    pre = zoo.transformer_lm(**SMALL)
+    for layer in (model.get_layer("stream").rule, pre.get_layer("attention1").inner.value):
+        layer.bias.assign(np.random.default_rng(0).normal(size=8))
+    expected = numpy(pre, tokens())
+    assert np.abs(numpy(model, tokens()) - expected).max() > 1e-3
+    model.get_layer("attention2").rule.shares.assign([0.0, 1.0])
+    np.testing.assert_allclose(numpy(model, tokens()), expected, atol=1e-6)
+
+
+def test_a_closed_sub_layer_of_rezero_has_no_influence():
+    model = zoo.transformer_lm(**SMALL, rule="rezero")
+    model.get_layer("attention2").rule.scale.assign(0.5)
+    table = callbacks.run([callbacks.BlockInfluence()], model, tokens())
+    found = table.values("block_influence")
+    assert max(found["attention1"], found["feed_forward1"]) < 1e-6
+    assert min(found["attention2"], found["feed_forward2"]) > 1e-4
 
 
 def test_rezero_has_one_factor_for_a_layer(tmp_path):

@@ -9,6 +9,7 @@ from keras import ops
 
 import zoo
 from helpers import reference_rules
+from helpers.gradients import gradient_of
 from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo.layers import rules
 from zoo.layers.rules import AttentionResiduals, normalize, sinkhorn
@@ -150,6 +151,55 @@ def test_a_rule_in_float64_is_not_rounded_to_float32(rule, options, backend):
         keras.config.set_dtype_policy("float32")
 
 
+FORMS = {
+    "plain": lambda h, x, t, c: h,
+    "residual": lambda h, x, t, c: h + x,
+    "t_only": lambda h, x, t, c: h * t + x,
+    "c_only": lambda h, x, t, c: h + x * c,
+    "coupled": lambda h, x, t, c: h * t + x * (1 - t),
+    "full": lambda h, x, t, c: h * t + x * c,
+}
+
+
+def randomize(layer, seed=0, spread=0.3):
+    """Return a built layer, with random weights."""
+    random = np.random.default_rng(seed)
+    for weight in layer.weights:
+        weight.assign(ops.convert_to_numpy(weight) + spread * random.normal(size=weight.shape))
+    return layer
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("gate", ["unit", "token"])
+@pytest.mark.parametrize("variant", [*FORMS])
+def test_gates_see_what_f_sees(variant, gate):
+    layer = zoo.SubLayer(keras.layers.Dense(D, "tanh"), variant=variant, gate=gate)
+    layer.build((None, STEPS, D))
+    x = batch()
+    y = ops.convert_to_numpy(randomize(layer)(x))
+    u = reference_rules.rms(x.astype("float64"), arrays(layer.norm)["scale"])
+
+    def dense(inner):
+        return inner and u @ arrays(inner)["kernel"] + arrays(inner)["bias"]
+
+    gates = [dense(one) for one in (layer.transform_gate, layer.carry_gate)]
+    t, c = (v if v is None else reference_rules.sigmoid(v) for v in gates)
+    np.testing.assert_allclose(y, FORMS[variant](np.tanh(dense(layer.inner)), x, t, c), atol=1e-5)
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("variant", ["t_only", "c_only", "full", "coupled"])
+def test_open_gates_are_pre_ln_and_a_coupled_one_carries_nothing(variant):
+    layer = zoo.SubLayer(keras.layers.Dense(D, "tanh"), variant=variant)
+    layer.build((None, STEPS, D))
+    for gate in filter(None, (layer.transform_gate, layer.carry_gate)):
+        gate.bias.assign(np.full(D, 60.0))
+    x = batch()
+    h = ops.convert_to_numpy(layer.inner(layer.norm(x)))
+    expected = h if variant == "coupled" else x + h
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(("rule", "options"), cases(["dhc-4"], on_torch=EVERYWHERE))
 def test_a_stream_is_the_same_after_saving_and_loading(rule, options, tmp_path):
     network = Network(rule, options, depth=6)
@@ -162,6 +212,7 @@ def test_a_stream_is_the_same_after_saving_and_loading(rule, options, tmp_path):
 
 STARTS_AS_PRE = [
     ("layerscale", {"initial": 1.0}),
+    ("completep", {"base_layers": DEPTH // 2}),
     ("laurel", {"rank": 2, "previous": 3}),
     ("shc", {"streams": 3}),
     ("dhc", {"streams": 4}),
@@ -205,6 +256,27 @@ def test_these_rules_do_not(rule):
     assert np.abs(first - other).max() > 1e-3
 
 
+@slow_elsewhere
+def test_norms_scaled_by_layers_are_pre_ln_in_the_first_layer_alone():
+    one_layer, two_layers = (
+        [ops.convert_to_numpy(start(rule, depth=depth).model(batch())) for rule in ("pre", "lns")]
+        for depth in (2, 4)
+    )
+    np.testing.assert_allclose(*one_layer, atol=1e-6)
+    assert np.abs(two_layers[0] - two_layers[1]).max() > 1e-3
+
+
+@slow_elsewhere
+def test_streams_that_are_not_written_alike_do_not_start_as_pre_ln():
+    network = start("mhc", {"streams": 2})
+    for one in network.sub_layers:
+        one.rule.b_post.assign([1.0, -1.0])
+    expected, y = (
+        ops.convert_to_numpy(model(batch())) for model in (start("pre").model, network.model)
+    )
+    assert np.abs(y - expected).max() > 1e-3
+
+
 def test_rezero_starts_as_the_embedding():
     x = batch()
     np.testing.assert_array_equal(ops.convert_to_numpy(start("rezero").model(x)), x)
@@ -219,6 +291,69 @@ def test_a_u_net_starts_as_pre_ln_only_without_its_skips():
         if one.rule.pops:
             one.rule.w.assign(0.0)
     np.testing.assert_allclose(ops.convert_to_numpy(network.model(x)), expected, atol=1e-6)
+
+
+STARTS = {  # of weights that the equations leave open
+    "rezero": {"a": 0.0},
+    "layerscale": {"g": 1e-4},
+    "gru": {"b": 2.0},
+    "ddl": {"w_b": 0.0, "b_b": 0.0, "w_v": 0.0, "b_v": 0.0},
+    "shc": {"b": 1.0, "a_r": np.eye(3)},
+    "dhc": {"b": 1.0, "a_r": np.eye(3), "s_a": 0.01, "s_b": 0.01, "w_b": 0.0, "w_r": 0.0},
+    "mhc": {"a_pre": 0.01, "a_post": 0.01, "a_res": 0.01, "b_post": 0.0, "f_res": 0.0},
+    "attnres": {"w": 0.0, "gain": 1.0},
+}
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("rule", [*STARTS])
+def test_weights_start_where_the_papers_or_the_docstrings_say(rule):
+    options = {"streams": 3} if rule in ("shc", "dhc", "mhc") else {}
+    own = zoo.RULES[rule](index=4, depth=6, **options)
+    own.build((None, STEPS, D))
+    found = arrays(own)
+    for name, value in STARTS[rule].items():
+        np.testing.assert_allclose(found[name], np.broadcast_to(value, found[name].shape))
+
+
+@slow_elsewhere
+@pytest.mark.parametrize(
+    ("rule", "kernels"),
+    [("gru", ["of_y", "of_x", "w_g", "u_g"]), ("mudd", ["w_1", "last_w_1"]), ("value", ["kernel"])],
+)
+def test_kernels_of_rules_start_with_the_deviation_of_their_fan_in(rule, kernels):
+    own = zoo.RULES[rule](index=38, depth=39)
+    own.build_first((None, STEPS, 64))
+    own.build((None, STEPS, 64))
+    found = arrays(own)
+    for name in kernels:  # of 1,280 numbers or more: 5 standard errors
+        assert found[name].std() * 8 == pytest.approx(1, rel=0.1)
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("rule", ["shc", "dhc", "mhc"])
+def test_sub_layers_read_the_streams_in_turn_at_the_start(rule):
+    x = np.random.default_rng(0).normal(size=(2, STEPS, 3, D)).astype("float32")
+    most, least = reference_rules.sigmoid(np.array([1, -1])) if rule == "mhc" else (1, 0)
+    for index in range(4):
+        own = zoo.RULES[rule](index=index, depth=4, streams=3)
+        own.build((None, STEPS, D))
+        shares = np.where(np.arange(3) == index % 3, most, least)
+        read = own.read(ops.convert_to_tensor(x), own.coefficients(ops.convert_to_tensor(x)))
+        np.testing.assert_allclose(ops.convert_to_numpy(read), shares @ x, atol=1e-6)
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("options", [{"streams": 2}, {"streams": 4}, {"streams": 3, "exact": True}])
+@pytest.mark.parametrize("depth", [12, 64])
+def test_all_mixings_together_halve_the_differences_of_streams_at_the_start(options, depth):
+    own = zoo.RULES["mhc"](index=1, depth=depth, **options)
+    own.build((None, STEPS, D))
+    n = own.streams
+    x = np.random.default_rng(0).normal(size=(n, D)).astype("float32")
+    mixing = own.coefficients(ops.convert_to_tensor(x))["h_res"]
+    product = np.linalg.matrix_power(ops.convert_to_numpy(mixing).astype("float64"), depth)
+    np.testing.assert_allclose(product, (np.eye(n) + 1 / n) / 2, atol=1e-4)
 
 
 # Mistakes of published implementations, or easy to make: functions from the right method to a
@@ -444,9 +579,37 @@ def test_sinkhorn_has_rows_of_sum_1_and_approaches_columns_of_sum_1():
     m = ops.convert_to_numpy(sinkhorn(logits))
     np.testing.assert_allclose(m.sum(-1), 1, atol=1e-6)
     assert np.quantile(np.abs(m.sum(-2) - 1), 0.95) < 1e-5
-    np.testing.assert_allclose(ops.convert_to_numpy(sinkhorn(logits, 100)).sum(-2), 1, atol=1e-5)
+    np.testing.assert_allclose(ops.convert_to_numpy(sinkhorn(logits, 100)).sum(-2), 1, atol=1e-6)
     wide = ops.convert_to_numpy(sinkhorn(5 * logits))
-    assert 1e-3 < np.quantile(np.abs(wide.sum(-2) - 1), 0.95) < 0.1
+    np.testing.assert_allclose(wide.sum(-1), 1, atol=1e-6)
+    assert 1e-3 < np.quantile(np.abs(wide.sum(-2) - 1), 0.95) < np.abs(wide.sum(-2) - 1).max() < 0.1
+
+
+@slow_elsewhere
+def test_a_product_of_mixings_is_doubly_stochastic_and_soon_the_mean():
+    logits = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(24, 4, 4)), "float32")
+    mixings = ops.convert_to_numpy(sinkhorn(logits, 100))
+    few = np.linalg.multi_dot(mixings[:3])
+    for axis in (-1, -2):
+        np.testing.assert_allclose(few.sum(axis), 1, atol=1e-5)
+    assert np.abs(few - 1 / 4).max() > 1e-3
+    np.testing.assert_allclose(np.linalg.multi_dot(mixings), 1 / 4, atol=1e-5)
+
+
+@slow_elsewhere
+@pytest.mark.parametrize(
+    "options", [{"streams": 4, "iterations": 100}, {"streams": 3, "exact": True}]
+)
+def test_mixing_keeps_the_mean_over_streams(options):
+    layer = zoo.SubLayer(keras.layers.Dense(D), "mhc", 1, 4, **options)
+    n = layer.rule.streams
+    layer.build((None, STEPS, n, D))
+    x = np.random.default_rng(0).normal(size=(2, STEPS, n, D)).astype("float32")
+    y = ops.convert_to_numpy(randomize(layer).closed(ops.convert_to_tensor(x)))
+    np.testing.assert_allclose(y.mean(2), x.mean(2), atol=1e-5)
+    assert np.abs(y - x).max() > 0.1
+    mixing = layer.rule.coefficients(ops.convert_to_tensor(x))["h_res"]
+    np.testing.assert_allclose(ops.convert_to_numpy(mixing).sum(-1), 1, atol=1e-6)
 
 
 def test_sinkhorn_of_logits_whose_exponentials_vanish_is_finite():
@@ -463,27 +626,66 @@ def test_sinkhorn_of_two_streams_is_a_sigmoid():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_permuted_streams_give_the_same_output():
-    network = Network("mhc", {"streams": 3}, depth=4)
+PERMUTED = {  # axes of streams: "n", of a vector of streams and features "nd", of pairs "nn"
+    "shc": {"b": ["n"], "a_m": ["n"], "a_r": ["n", "n"]},
+    "dhc": {"b": ["n"], "a_m": ["n"], "a_r": ["n", "n"], "w_r": ["d", "n"]},
+    "mhc": {
+        "f_pre": ["nd", "n"], "f_post": ["nd", "n"], "f_res": ["nd", "nn"],
+        "b_pre": ["n"], "b_post": ["n"], "b_res": ["n", "n"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", few_elsewhere([*PERMUTED], ["mhc"]))
+def test_permuted_streams_give_the_same_output(rule):
+    network = Network(rule, {"streams": 3}, depth=4)
     x = batch()
     before = ops.convert_to_numpy(network.model(x))
     order = np.array([2, 0, 1])
-    rows = (order[:, None] * D + np.arange(D)).ravel()
+    positions = {
+        "d": np.arange(D),
+        "n": order,
+        "nd": (order[:, None] * D + np.arange(D)).ravel(),
+        "nn": (order[:, None] * 3 + order).ravel(),
+    }
     for one in network.sub_layers:
-        rule = one.rule
-        w = {name: v.astype("float32") for name, v in arrays(rule).items()}
-        square = w["f_res"][rows].reshape(-1, 3, 3)[:, order][:, :, order].reshape(-1, 9)
-        new = {
-            "f_pre": w["f_pre"][rows][:, order],
-            "f_post": w["f_post"][rows][:, order],
-            "f_res": square,
-            "b_pre": w["b_pre"][order],
-            "b_post": w["b_post"][order],
-            "b_res": w["b_res"][order][:, order],
-        }
-        for name, value in new.items():
-            getattr(rule, name).assign(value)
+        w = arrays(one.rule)
+        for name, axes in PERMUTED[rule].items():
+            new = w[name][np.ix_(*[positions[axis] for axis in axes])]
+            getattr(one.rule, name).assign(new.astype("float32"))
     np.testing.assert_allclose(ops.convert_to_numpy(network.model(x)), before, atol=1e-5)
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("rule", ["post", "deepnorm", "keel"])
+def test_an_outer_norm_leaves_a_root_mean_square_of_1_and_the_ratio_of_its_parts(rule):
+    inner = keras.Sequential([keras.layers.Dense(D, "tanh"), keras.layers.Dense(D)])
+    layer = zoo.SubLayer(inner, rule, 3, DEPTH)
+    layer.build((None, STEPS, D))
+    x = batch()
+    y = ops.convert_to_numpy(layer(x))
+    np.testing.assert_allclose(np.sqrt((y**2).mean(-1)), 1, atol=1e-4)
+    layer.rule.alpha *= 3
+    assert np.abs(ops.convert_to_numpy(layer(x)) - y).max() > 1e-3
+    last = inner.layers[-1].kernel
+    last.assign(3 * ops.convert_to_numpy(last))
+    np.testing.assert_allclose(ops.convert_to_numpy(layer(x)), y, atol=1e-5)
+
+
+@slow_elsewhere
+def test_weights_of_earlier_outputs_sum_to_1_and_a_constant_in_their_logits_has_no_effect():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(2, STEPS, 5, D)).astype("float32")
+    x[..., 1:] *= 4 / np.linalg.norm(x[..., 1:], axis=-1, keepdims=True)
+    x[..., 0] = 1  # feature 0 is the same in all sources, normalized, too
+    own = AttentionResiduals(index=4, depth=4)
+    own.build((None, STEPS, D))
+    own.w.assign(random.normal(size=D))
+    read = ops.convert_to_numpy(own.read(ops.convert_to_tensor(x), {}))
+    np.testing.assert_allclose(read[..., 0], 1, atol=1e-6)
+    own.w.assign(ops.convert_to_numpy(own.w) + 3 * np.eye(D)[0])
+    again = ops.convert_to_numpy(own.read(ops.convert_to_tensor(x), {}))
+    np.testing.assert_allclose(again, read, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rule", "options"), cases([], on_torch=EVERYWHERE))
@@ -498,18 +700,128 @@ def test_no_position_sees_another(rule, options):
     assert np.abs(pair[0][:, 3] - pair[1][:, 3]).max() > 1e-3
 
 
-QUICK = ["laurel-3-3-False", "dhc-2", "mhc-2", "attnres-4"]
-TRAINED = [*QUICK, "rezero", "ddl", "gru", "mhc-4", "keel", "denseformer", "mudd", "x0-True"]
+# Weights without a gradient at the start, by the end of their names: behind a factor of 0, or only
+# a factor of what is normalized, or mixings of equal streams.
+WITHOUT_GRADIENT = {
+    "rezero": ("kernel", "bias"),
+    "laurel": ("_a", "_g"),
+    "shc": ("_a_m",),
+    "dhc": ("_a_m", "_w_m", "_gain", "_s_a", "_s_b"),
+    "mhc": ("_f_pre", "_a_pre", "_b_pre", "_a_post", "_f_res", "_a_res", "_b_res"),
+    "attnres": ("rule_gain",),
+    "mudd": ("_w_1",),
+}
+AT_START = [
+    *("keel", "rezero", "layerscale", "laurel-2-4", "ddl", "gru", "shc-3", "dhc-2", "mhc-2"),
+    *("mhc-3-True", "attnres-5", "denseformer", "mudd", "x0-True"),
+]
+DIFFERENTIATED = ["dhc-4", "mhc-4", "mhc-3-True", "attnres-5", "mudd", "ddl", "gru"]
+PAIRS = [  # whose layers after the first are alike, as in a stack
+    *("pre", "post", "scaled", "completep-3", "deepnorm", "keel", "rezero", "layerscale"),
+    *("laurel", "laurel-2-4", "ddl", "gru", "dhc-2", "mhc-2", "x0"),
+]
+UNROLLED = ["lns", "shc-3", "mhc-3-True", "attnres-5", "x0-True"]  # other layers than `PAIRS`
+
+
+def check_gradients(rule, options, depth, stacked=False):
+    """Check the gradients of a network at its start, each sub-layer's by itself."""
+
+    def pair(first):
+        inner = [OfSources(D, "tanh") for _ in range(2)]
+        return [zoo.SubLayer(f, rule, first + i, depth, **options) for i, f in enumerate(inner)]
+
+    layers = [zoo.StreamStart(rule, depth, **options), *pair(0)]
+    if stacked:
+        layers.append(zoo.SubLayerStack([pair(2)], depth // 2 - 1))
+    else:
+        layers += [layer for first in range(2, depth, 2) for layer in pair(first)]
+    layers.append(zoo.StreamEnd(rule, depth, **options))
+    random = np.random.default_rng(0)
+    x, target = (random.normal(size=(2, STEPS, D)).astype("float32") for _ in range(2))
+
+    def loss(x):
+        for layer in layers:
+            x = layer(x)
+        return ops.sum(x * ops.convert_to_tensor(target))
+
+    shape = layers[0](x).shape
+    for layer in layers[1:]:
+        layer.build(shape)
+    weights = [(w, layer) for layer in layers for w in layer.trainable_weights]
+    for weight, _ in weights:
+        if weight.path.endswith("kernel"):  # one group's are those of all groups, else
+            weight.assign(random.normal(size=weight.shape) / D**0.5)
+    gradients = gradient_of(loss, [w for w, _ in weights])(x)[1:]
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    largest = max(np.abs(gradient).max() for gradient in gradients)
+    for (weight, layer), gradient in zip(weights, gradients, strict=True):
+        parts = depth // 2 - 1 if layer is layers[3] and stacked else 1
+        size = np.abs(gradient).reshape(parts, -1).max(-1)
+        if weight.path.replace("/", "_").endswith(WITHOUT_GRADIENT.get(rule, "none")):
+            assert size.max() < 1e-5 * largest, weight.path
+        else:
+            assert size.min() > 1e-10, weight.path
+
+
+@pytest.mark.parametrize(("rule", "options"), cases([], on_torch=AT_START))
+def test_every_weight_but_these_has_a_gradient_at_the_start(rule, options):
+    check_gradients(rule, options, 6)
+
+
+@pytest.mark.parametrize(("rule", "options"), cases([], PAIRS, ["post", "keel", "mhc-2"]))
+def test_gradients_of_256_stacked_sub_layers_are_finite_and_reach_the_first(rule, options):
+    check_gradients(rule, options, 256, stacked=True)
+
+
+@pytest.mark.parametrize(("rule", "options"), cases([], UNROLLED, ["lns"]))
+def test_gradients_of_256_sub_layers_are_finite_and_reach_the_first(rule, options):
+    check_gradients(rule, options, 256)
+
+
+@pytest.mark.parametrize(("rule", "options"), cases(DIFFERENTIATED, on_torch=DIFFERENTIATED))
+def test_gradients_are_central_differences(rule, options, backend):
+    if backend != "tensorflow":
+        pytest.skip("Keras itself rounds float64 on PyTorch, and on JAX unless a flag is set")
+    keras.config.set_dtype_policy("float64")
+    try:
+        model = Network(rule, options, depth=4).model
+        weights = model.trainable_weights
+        random = np.random.default_rng(2)
+        target = random.normal(size=(2, STEPS, D))
+        direction = [random.normal(size=w.shape) for w in weights]
+        length = np.sqrt(sum((v**2).sum() for v in direction))
+
+        def loss(x):
+            return ops.sum(model(x) * target)
+
+        gradients = gradient_of(loss, weights)(batch())[1:]
+        slope = sum((g * v).sum() for g, v in zip(gradients, direction, strict=True)) / length
+        starts, losses = [ops.convert_to_numpy(w) for w in weights], []
+        for step in (1e-5, -1e-5):
+            for weight, value, v in zip(weights, starts, direction, strict=True):
+                weight.assign(value + step / length * v)
+            losses.append(float(loss(ops.convert_to_tensor(batch()))))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(slope, rel=1e-6)
+
+
+TRAINED = [
+    *("laurel-3-3-False", "dhc-2", "mhc-2", "attnres-4", "rezero", "ddl", "gru", "mhc-4"),
+    *("mhc-3-True", "shc-3", "keel", "denseformer", "mudd", "x0-True"),
+]
 # Without effect: which of equal streams the first sub-layer reads, and how it mixes them; and how
 # the last one mixes streams of which the mean is read.
 IDLE = {
     "dhc": {0: ["a_m"]},
+    "shc": {0: ["a_m"]},
     "mhc": {0: ["f_pre", "a_pre", "b_pre", "f_res", "a_res", "b_res"], -1: ["a_res", "f_res"]},
 }
 
 
 @pytest.mark.parametrize(
-    ("rule", "options"), cases([], TRAINED, ["laurel-3-3-False", "dhc-2", "mhc-2", "attnres-4"])
+    ("rule", "options"),
+    cases([], TRAINED, [*TRAINED[:5], "mhc-3-True", "mudd"]),
 )
 def test_every_weight_has_moved_after_20_updates(rule, options):
     network = start(rule, options, depth=6)

@@ -16,6 +16,7 @@ CASES = {
     "pre": {},
     "coupled": {"variant": "coupled"},
     "post": {"rule": "post"},
+    "scaled": {"rule": "scaled"},
     "completep": {"rule": "completep"},
     "deepnorm": {"rule": "deepnorm"},
     "keel": {"rule": "keel"},
@@ -27,6 +28,7 @@ CASES = {
     "shc": {"rule": "shc"},
     "dhc": {"rule": "dhc", "options": {"streams": 3}},
     "mhc": {"rule": "mhc"},
+    "exact": {"rule": "mhc", "options": {"streams": 3, "exact": True}},
     "value": {"rule": "value"},
     "x0": {"rule": "x0"},
 }
