@@ -9,10 +9,10 @@ from keras import layers
 
 from zoo.applications.registry import builder
 from zoo.checks import check_integers
-from zoo.initializers import Gaussian, KaimingNormal
+from zoo.initializers import Gaussian
 from zoo.layers.attention import CausalAttention
 from zoo.layers.configured import Configured
-from zoo.layers.rules import RULES, ValueResidual
+from zoo.layers.rules import RULES, ValueResidual, unit_gain
 from zoo.layers.sub_layer import StreamEnd, StreamStart, SubLayer, rule_of
 from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import PathLike, Shape, Tensor
@@ -100,18 +100,17 @@ def transformer_lm(
         return None if seed is None else zlib.crc32(f"{seed}/{name}".encode())
 
     def dense(name, units, variance=1.0, activation=None):
-        initializer = KaimingNormal(scale=math.sqrt(variance / 2), seed=drawn(name))
-        return layers.Dense(units, activation, kernel_initializer=initializer, name=name)
+        kernel = unit_gain(variance, drawn(name))
+        return layers.Dense(units, activation, kernel_initializer=kernel, name=name)
 
     if RULES[rule] is ValueResidual:
-        values = KaimingNormal(scale=math.sqrt(0.5), seed=drawn("attention1_value"))
-        given.setdefault("kernel_initializer", values)
+        given.setdefault("kernel_initializer", unit_gain(seed=drawn("attention1_value")))
     spread = math.sqrt(0.5)
     embedding = Gaussian(spread, drawn("embedding"))
     x = layers.Embedding(vocabulary, width, embedding, name="embedding")(tokens)
     x = PositionEmbedding(Gaussian(spread, drawn("positions")), name="positions")(x)
     x = StreamStart(rule, 2 * depth, **given, name="stream")(x)
-    sub_layers: list[SubLayer] = []
+    sub_layers: list[Any] = []
     for index in range(2 * depth):
         if index % 2 == 0 or not RULES[rule].is_shared:
             made = rule_of(rule, given.copy(), index=index, depth=2 * depth)
@@ -135,12 +134,11 @@ def transformer_lm(
             ]
             inner = keras.Sequential(both, name=f"{name}_inner")
         sub_layers.append(SubLayer(inner, made, variant=variant, **gates, name=name))
-    singles = sub_layers[:2] if stacked else sub_layers
-    for layer in singles:
-        x = layer(x)
-    if len(singles) < len(sub_layers):
+    if stacked and depth > 1:
         pairs = [sub_layers[i : i + 2] for i in range(2, 2 * depth, 2)]
-        x = SubLayerStack(pairs, depth - 1, name="stack")(x)
+        sub_layers[2:] = [SubLayerStack(pairs, depth - 1, name="stack")]
+    for layer in sub_layers:
+        x = layer(x)
     x = StreamEnd(rule, 2 * depth, **given, name="stream_end")(x)
     return keras.Model(tokens, dense("logits", vocabulary)(x), name=f"transformer_lm_{rule}")
 

@@ -10,7 +10,6 @@ is not finite; a network that never diverges has the last rate.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,8 +49,7 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     count = settings.updates * settings.batch
     examples = random_examples(data.train, settings.steps, count, run.seed)
     return {
-        name: run.part(name, functools.partial(ramp, name, settings, run, data.count, examples))
-        for name in NETWORKS
+        name: run.part(name, ramp, name, settings, run, data.count, examples) for name in NETWORKS
     }
 
 
@@ -109,11 +107,6 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def ratio(one: Mapping[str, Any], name: str) -> float:
-    """Return the maximal rate of a network over that of "pre"."""
-    return one[name]["rate"] / one["pre"]["rate"]
-
-
 EARLIER = (
     "the ramp ended at a rate of 0.1, at which pre-LN of seed 0, the first network trained, had "
     "not diverged, nor its control; it ends at 10 now. No other network had been measured"
@@ -124,8 +117,9 @@ def claim(name: str, statement: str, entry: str, **fields: Any) -> Claim:
     """Return a claim on the ratio of a network's maximal rate to that of "pre"."""
     section = "arXiv:2601.19895, section 5.1"
     quantity = f"maximal rate of {entry} over that of pre, 64 sub-layers"
+    value = rules.over("pre", lambda found: found["rate"])
     fields |= {"ratio": True, "changed": EARLIER, "figure": ""}
-    return rules.claim(name, section, statement, quantity, ratio, entry, **fields)
+    return rules.claim(name, section, statement, quantity, value, entry, **fields)
 
 
 EXPERIMENTS = (

@@ -47,10 +47,7 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "pre": {},
     "pre_again": {},  # with other initial values
     "pre_more": {},  # with more multiply-adds, see `MORE`
-    "scaled": {"rule": "scaled"},
-    "post": {"rule": "post"},
-    "keel": {"rule": "keel"},
-    "lns": {"rule": "lns"},
+    **{name: {"rule": name} for name in ("scaled", "post", "keel", "lns")},
     "dhc": {"rule": "dhc", "options": {"streams": 2}},
     "dhc4": {"rule": "dhc", "options": {"streams": 4}},
     "dhc1": {"rule": "dhc", "options": {"streams": 1}},
@@ -59,22 +56,15 @@ ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "attnres": {"rule": "attnres"},
     "laurel": {"rule": "laurel"},
     "coupled": {"variant": "coupled"},
-    "deepnorm": {"rule": "deepnorm"},
-    "rezero": {"rule": "rezero"},
-    "layerscale": {"rule": "layerscale"},
-    "completep": {"rule": "completep"},
+    **{name: {"rule": name} for name in ("deepnorm", "rezero", "layerscale", "completep")},
     "laurel8": {"rule": "laurel", "options": {"rank": 8}},
     "shc": {"rule": "shc", "options": {"streams": 2}},
-    "denseformer": {"rule": "denseformer"},
-    "value": {"rule": "value"},
-    "mudd": {"rule": "mudd"},
+    **{name: {"rule": name} for name in ("denseformer", "value", "mudd")},
     "mhc_exact": {"rule": "mhc", "options": {"streams": 2, "exact": True}},
     "x0": {"rule": "x0"},
     "unet": {"rule": "x0", "options": {"lambdas": False, "skips": True}},
     "ddl": {"rule": "ddl"},
-    "t_only": {"variant": "t_only"},
-    "c_only": {"variant": "c_only"},
-    "full": {"variant": "full"},
+    **{name: {"variant": name} for name in ("t_only", "c_only", "full")},
     "token_gate": {"variant": "coupled", "options": {"gate": "token"}},
 }
 MINIATURE = (  # those that claims read, and "pre_more"
@@ -279,8 +269,8 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
         found: dict[float, dict[str, Any]] = {}
         while rates:
             for rate in rates:
-                part = functools.partial(train, name, settings, run, data, rate, "none")
-                found[rate] = run.part(f"{name}-{rate:g}", part)
+                arguments = name, settings, run, data, rate, "none"
+                found[rate] = run.part(f"{name}-{rate:g}", train, *arguments)
             more = len(found) < len(settings.rates) + settings.extensions
             rates = beyond(found) if more else []
         measured[name] = {f"{rate:g}": found[rate] for rate in sorted(found)}
@@ -320,10 +310,8 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     data = load_characters(run, settings.test_characters)
     measured: dict[str, Any] = {}
     for name in settings.entries:
-        part = functools.partial(
-            train, name, settings, run, data, rates[tuned[name]], settings.match, probed=True
-        )
-        measured[name] = run.part(name, part)
+        arguments = name, settings, run, data, rates[tuned[name]], settings.match
+        measured[name] = run.part(name, functools.partial(train, probed=True), *arguments)
     for name in {"pre", "post"}.intersection(settings.entries):
         measured[name]["slope_at_start"] = slope_at_start(name, data, run.seed)
     return measured
@@ -370,10 +358,8 @@ def gain(model: keras.Model, x: np.ndarray) -> float:
     product = np.eye(layers[0].rule.streams)
     for layer, state in zip(layers, states, strict=True):
         found = layer.rule.coefficients(ops.convert_to_tensor(state))
-        if "h_res" in found:
-            product = ops.convert_to_numpy(found["h_res"]) @ product
-        elif "a_r" in found:
-            product = np.swapaxes(ops.convert_to_numpy(found["a_r"]), -1, -2) @ product
+        if "mix" in found:
+            product = ops.convert_to_numpy(found["mix"]) @ product
     sums = np.abs(product).sum(-1).max(-1), np.abs(product).sum(-2).max(-1)
     return float(np.maximum(*sums).mean())
 
@@ -389,14 +375,12 @@ def slope_at_start(name: str, data: Characters, seed: int) -> float:
 
 
 def mean_losses(seeds: list[dict[str, Any]]) -> dict[str, dict[float, float]]:
-    """Return the mean validation loss over seeds, by entry and rate."""
-    found: dict[str, dict[float, float]] = {}
-    for name in seeds[0] if seeds else ():
-        by_rate: dict[float, list[float]] = {}
-        for one in itertools.chain(*(seed.get(name, {}).values() for seed in seeds)):
-            by_rate.setdefault(one["rate"], []).append(one["validation"])
-        whole = {rate: values for rate, values in by_rate.items() if len(values) == len(seeds)}
-        found[name] = {rate: statistics.fmean(values) for rate, values in whole.items()}
+    """Return the mean validation loss over seeds, by entry and by rate that all seeds tried."""
+    found = {}
+    for name in seeds[0]:
+        runs = [{v["rate"]: v["validation"] for v in seed.get(name, {}).values()} for seed in seeds]
+        shared = [rate for rate in runs[0] if all(rate in losses for losses in runs)]
+        found[name] = {rate: statistics.fmean(losses[rate] for losses in runs) for rate in shared}
     return found
 
 
@@ -487,9 +471,7 @@ def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "entry": name,
-                "rate": first["rate"],
-                "hidden": first["hidden"],
-                "parameters": first["parameters"],
+                **{key: first[key] for key in ("rate", "hidden", "parameters")},
                 "multiply-adds": first["operations"],
                 **plots.over_seeds("test loss", [one[name]["test"] for one in seeds]),
                 "above pre": f"{above.mean:+.4f} ± {above.half:.4f}" if above else "",
@@ -531,31 +513,17 @@ def by_depth(seeds: list[dict[str, Any]]) -> Any:
     if not {*DRAWN} <= {*seeds[0]}:
         return None
     rows = plots.with_seeds(seeds, rows_of)
-    keys = [*PROBES]
-    return plots.lines(rows, x="sub-layer", y=keys, by="entry", labels=PROBES, log=keys)
+    return plots.lines(rows, x="sub-layer", y=[*PROBES], by="entry", labels=PROBES, log=[*PROBES])
 
 
-def late(one: dict[str, Any], name: str, key: str) -> float:
-    """Return the mean of a probe over the last third of an entry's sub-layers."""
-    values = one[name][key]
+def over(other: str, number: Callable[[dict[str, Any]], float]) -> Callable[..., float]:
+    """Return a claim's value: a number of an entry's measurements over that of another entry."""
+    return lambda one, name: number(one[name]) / number(one[other])
+
+
+def late(values: list[float]) -> float:
+    """Return the mean over the last third of the sub-layers."""
     return statistics.fmean(values[-(len(values) // 3) :])
-
-
-def decline(one: dict[str, Any], name: str) -> float:
-    """Return the influence of the last third of an entry's sub-layers over that of the first."""
-    values = one[name]["influence"]
-    return late(one, name, "influence") / statistics.fmean(values[: len(values) // 3])
-
-
-def alike(one: dict[str, Any], name: str) -> float:
-    """Return how much more alike adjacent sub-layers read than those of "pre"."""
-    return statistics.fmean(one[name]["alike"]) - statistics.fmean(one["pre"]["alike"])
-
-
-def unequal(one: dict[str, Any], name: str) -> float:
-    """Return the largest over the smallest mean norm of h, over that of "pre"."""
-    ratios = [max(one[entry]["size"]) / min(one[entry]["size"]) for entry in (name, "pre")]
-    return ratios[0] / ratios[1]
 
 
 def claim(
@@ -622,15 +590,18 @@ CLAIMS = (
     claim("L11", "arXiv:2502.05795",
           "The late sub-layers of pre-LN change its readout less than early ones.",
           "influence on the readout, last third of the sub-layers over the first",
-          decline, "pre", control="post", ratio=True, at_most=0.7),
+          lambda one, name: late(one[name]["influence"]) / late(one[name]["influence"][::-1]),
+          "pre", control="post", ratio=True, at_most=0.7),
     claim("L12", "arXiv:2502.05795", "With norms scaled by depth the late sub-layers matter more.",
           "divergence by lesions in the last third of the sub-layers, lns over pre",
-          lambda one, name: late(one, name, "kl") / late(one, "pre", "kl"),
-          "lns", ratio=True, at_least=1.5),
+          over("pre", lambda found: late(found["kl"])), "lns", ratio=True, at_least=1.5),
     claim("L13", "arXiv:2409.19606",
           "With hyper-connections adjacent sub-layers read less similar inputs.",
           "mean cosine of what adjacent sub-layers read, dhc minus pre",
-          alike, "dhc", at_most=-0.05),
+          lambda one, name: (
+              statistics.fmean(one[name]["alike"]) - statistics.fmean(one["pre"]["alike"])
+          ),
+          "dhc", at_most=-0.05),
     claim("L14", "arXiv:2512.24880",
           "Doubly stochastic mixings of streams do not amplify together.",
           "largest sum of a row or column of the product of all mixings",
@@ -639,12 +610,13 @@ CLAIMS = (
     claim("L15", "arXiv:2512.24880",
           "The mixings of hyper-connections amplify more than doubly stochastic ones.",
           "largest sum of a row or column of the product of all mixings, dhc over mhc",
-          lambda one, name: one[name]["gain"] / one["mhc"]["gain"],
+          over("mhc", lambda found: found["gain"]),
           "dhc", control="mhc_identity", ratio=True, at_least=2, changed=LOGARITHMS),
     claim("L16", "arXiv:2603.15031",
           "With attention over earlier outputs the sub-layers write equally much.",
           "largest over smallest mean norm of h, attnres over pre",
-          unequal, "attnres", ratio=True, at_most=0.5),
+          over("pre", lambda found: max(found["size"]) / min(found["size"])),
+          "attnres", ratio=True, at_most=0.5),
     claim("L17", "arXiv:2002.04745", "Before training, gradients in post-LN grow with depth.",
           "slope of log2 of the gradient at the state over 64 sub-layers",
           lambda one, name: one[name]["slope_at_start"], "post", control="pre", at_least=0.25),

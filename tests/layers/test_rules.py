@@ -351,7 +351,7 @@ def test_all_mixings_together_halve_the_differences_of_streams_at_the_start(opti
     own.build((None, STEPS, D))
     n = own.streams
     x = np.random.default_rng(0).normal(size=(n, D)).astype("float32")
-    mixing = own.coefficients(ops.convert_to_tensor(x))["h_res"]
+    mixing = own.coefficients(ops.convert_to_tensor(x))["mix"]
     product = np.linalg.matrix_power(ops.convert_to_numpy(mixing).astype("float64"), depth)
     np.testing.assert_allclose(product, (np.eye(n) + 1 / n) / 2, atol=1e-4)
 
@@ -398,15 +398,15 @@ def numbers(function):
     return lambda original: property(function, lambda self, value: None)
 
 
-def plain_mean(read):
-    return lambda self, x, c: ops.mean(x[:, :, : self.filled], axis=2)
+def plain_mean(reduce):
+    return lambda self, x: ops.mean(x[:, :, : self.filled], axis=2)
 
 
-def normed_values(read):
-    def wrong(self, x, c):
+def normed_values(reduce):
+    def wrong(self, x):
         if self.filled == 1:
             return x[:, :, 0]
-        return read(self, normalize(x, self.gain), c)
+        return reduce(self, normalize(x, self.gain))
 
     return wrong
 
@@ -505,24 +505,24 @@ MUTATIONS = {  # the network, and the class and the attribute of it that are wro
     "streams spread again": (("dhc", {"streams": 2}), "HyperConnections", "write", spread_again),
     "A_r not transposed": (
         ("dhc", {"streams": 3}), "HyperConnections", "coefficients",
-        with_coefficients(a_r=transposed),
+        with_coefficients(mix=transposed),
     ),
     "stream 0 always": (
         ("dhc", {"streams": 2}), "HyperConnections", "coefficients",
-        with_coefficients(a_m=lambda a: ops.flip(a, axis=-1)),
+        with_coefficients(read=lambda a: ops.flip(a, axis=-1)),
     ),
     "H_post without 2": (
         ("mhc", {"streams": 2}), "ManifoldHyperConnections", "coefficients",
-        with_coefficients(h_post=lambda h: h / 2),
+        with_coefficients(write=lambda h: h / 2),
     ),
     "H_res transposed": (
         ("mhc", {"streams": 3}), "ManifoldHyperConnections", "coefficients",
-        with_coefficients(h_res=transposed),
+        with_coefficients(mix=transposed),
     ),
     "rows first": (("mhc", {"streams": 4, "iterations": 1}), None, "sinkhorn", rows_first),
     "Sinkhorn over one entry": (("mhc", {"streams": 2}), None, "sinkhorn", one_long_axis),
-    "mean, no softmax": (("attnres", {}), "AttentionResiduals", "read", plain_mean),
-    "norm of values": (("attnres", {}), "AttentionResiduals", "read", normed_values),
+    "mean, no softmax": (("attnres", {}), "AttentionResiduals", "reduce", plain_mean),
+    "norm of values": (("attnres", {}), "AttentionResiduals", "reduce", normed_values),
     "block never reset": (("attnres", {"block": 4}), "AttentionResiduals", "write", never_reset),
     "embedding twice": (("attnres", {"block": 4}), "AttentionResiduals", "write", embedding_twice),
     "keys for values": (("mudd", {}), "DynamicDense", "context", sources_swapped),
@@ -608,7 +608,7 @@ def test_mixing_keeps_the_mean_over_streams(options):
     y = ops.convert_to_numpy(randomize(layer).closed(ops.convert_to_tensor(x)))
     np.testing.assert_allclose(y.mean(2), x.mean(2), atol=1e-5)
     assert np.abs(y - x).max() > 0.1
-    mixing = layer.rule.coefficients(ops.convert_to_tensor(x))["h_res"]
+    mixing = layer.rule.coefficients(ops.convert_to_tensor(x))["mix"]
     np.testing.assert_allclose(ops.convert_to_numpy(mixing).sum(-1), 1, atol=1e-6)
 
 

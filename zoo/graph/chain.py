@@ -8,6 +8,7 @@ import keras
 
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.calls import Apply, Call, Values, calls_before, infer, made, reads, symbolic
+from zoo.layers.configured import Configured
 from zoo.layers.skip import Skip
 from zoo.layers.sub_layer import SubLayer
 from zoo.types import Tensor
@@ -205,7 +206,7 @@ class Chain:
 
 
 @keras.saving.register_keras_serializable("zoo")
-class BlockPart(keras.layers.Layer):
+class BlockPart(Configured):
     """One branch of a skip layer, or a closed sub-layer, for a network without the rest of it.
 
     In a saved model that holds the block itself, or another part of it, they share weights as
@@ -240,12 +241,4 @@ class BlockPart(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the configuration with the block: Keras notes where a model has it twice."""
-        return {**super().get_config(), "block": self.owner.block, "part": self.part}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BlockPart":
-        """Return a layer with a part of the serialized block, or of a copy of a block."""
-        block = config["block"]
-        if isinstance(block, Skip):  # the configuration of a layer, not of a file
-            block = keras.saving.serialize_keras_object(block)
-        return cls(**{**config, "block": keras.saving.deserialize_keras_object(block)})
+        return {**super().get_config(), "block": self.owner.block}

@@ -31,7 +31,12 @@ class Configured(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """Return a layer of this configuration, with new objects for those in it."""
+        """Return a layer of this configuration, with new objects for those in it.
+
+        Layers, which are in no file's configuration as they are, are copied.
+        """
+        layers = {name: v for name, v in config.items() if isinstance(v, keras.layers.Layer)}
+        config = {**config, **keras.saving.serialize_keras_object(layers)}
         nested = {name: v for name, v in config.items() if isinstance(v, (dict, list))}
         new = {name: keras.saving.deserialize_keras_object(v) for name, v in nested.items()}
         return super().from_config({**config, **new})

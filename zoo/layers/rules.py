@@ -27,10 +27,16 @@ MAX_EXACT_STREAMS = 6  # streams whose permutations, 720, are all mixed; ours
 
 
 def einsum(equation: str, *operands: Tensor) -> Tensor:
-    """Compute `ops.einsum` with a letter for each axis of "...", as exports need them."""
-    terms = zip(equation.split("->")[0].split(","), operands, strict=True)
-    axes = [len(x.shape) + 3 - len(term) for term, x in terms if "..." in term]
-    return ops.einsum(equation.replace("...", "btuvw"[: axes[0]]), *operands)
+    """Compute `ops.einsum` with a letter for each axis of "...", as exports need them.
+
+    An operand without these axes is the same for all positions.
+    """
+    *terms, result = equation.replace("->", ",").split(",")
+    own = [len(term.replace("...", "")) for term in terms]
+    axes = [len(x.shape) - count for x, count in zip(operands, own, strict=True)]
+    named = [term.replace("...", "btuvw"[:n]) for term, n in zip(terms, axes, strict=True)]
+    result = result.replace("...", "btuvw"[: max(axes)])
+    return ops.einsum(f"{','.join(named)}->{result}", *operands)
 
 
 def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> Tensor:
@@ -41,9 +47,9 @@ def normalize(x: Tensor, gain: Tensor | None = None, epsilon: float = 1e-6) -> T
     return ops.cast(x if gain is None else x * ops.cast(gain, x.dtype), dtype)
 
 
-def unit_gain() -> keras.initializers.Initializer:
-    """Return an initializer of kernels, N(0, 1 / fan_in), which keep the scale of features."""
-    return KaimingNormal(scale=math.sqrt(0.5))
+def unit_gain(variance: float = 1.0, seed: int | None = None) -> keras.initializers.Initializer:
+    """Return an initializer of kernels, N(0, variance / fan_in); 1 keeps the scale of features."""
+    return KaimingNormal(scale=math.sqrt(variance / 2), seed=seed)
 
 
 def put(state: Tensor, slot: int, value: Tensor) -> Tensor:
@@ -67,6 +73,7 @@ class Rule(Configured):
         is_history: True if slots of the state belong to sub-layers, which then cannot be reordered.
         is_shared: True if one rule object serves all sub-layers of a layer.
         slots: Number of vectors of a position in the state; None: the state is the stream.
+        copies: Number of slots, the first ones, that start as the embedding; the others start at 0.
         input_scale: Factor of the normalized input of F.
         beta: Factor of feed-forward kernels, value and output projections at the start.
         replaces_values: True if `context` has all values of this sub-layer's attention.
@@ -94,6 +101,7 @@ class Rule(Configured):
     is_history = False
     is_shared = False
     slots: int | None = None
+    copies = 1
     input_scale = 1.0
     beta = 1.0
     replaces_values = False
@@ -121,41 +129,38 @@ class Rule(Configured):
         """Add the weights that `reduce` needs behind the last sub-layer."""
 
     def expand(self, x: Tensor) -> Tensor:
-        """Return the first state, from the embedding: x in slot 0."""
+        """Return the first state, from the embedding."""
         if self.slots is None:
             return x
-        empty = ops.zeros_like(ops.repeat(x[..., None, :], self.slots - 1, axis=-2))
-        return ops.concatenate([x[..., None, :], empty], axis=-2)
+        filled = ops.repeat(x[..., None, :], self.copies, axis=-2)
+        empty = (0, self.slots - self.copies)
+        return ops.pad(filled, [*[(0, 0)] * (len(x.shape) - 1), empty, (0, 0)])
 
     def reduce(self, x: Tensor) -> Tensor:
         """Return the stream behind the last sub-layer, from the state: slot 0."""
         return x if self.slots is None else x[..., 0, :]
 
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Return tensors that `read` or `write` need, of the state x, by name."""
+        """Return tensors that `read` or `write` need, by name; F reads a "stream", if any."""
         return {}
 
     def read(self, x: Tensor, c: Coefficients) -> Tensor:
         """Return the vector that F reads, before its norm, `(batch, ..., d)`."""
-        return self.reduce(x)
+        return c["stream"] if "stream" in c else self.reduce(x)
 
     def context(self, x: Tensor, c: Coefficients) -> dict[str, Any]:
         """Return further arguments of F."""
         return {}
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
-        """Return the next state."""
-        return x + h
+        """Return the next state: h is added to the stream."""
+        return x + h if self.slots is None else put(x, 0, x[..., 0, :] + h)
 
     def weight(
         self, name: str, shape: Shape = (), initial: Any = 0.0, trainable: bool = True
     ) -> keras.Variable:
         """Add a weight that starts at a number, at an array, or by an initializer."""
-
-        def constant(shape, dtype=None):
-            return ops.convert_to_tensor(np.full(shape, initial), dtype)
-
-        initializer = initial if isinstance(initial, keras.Initializer) else constant
+        initializer = initial if callable(initial) else np.full(shape, initial)
         return self.add_weight(shape, initializer, name=name, trainable=trainable)
 
 
@@ -203,6 +208,7 @@ class PostNorm(Rule):
     final_norm = False
     scales_branch = True
     alpha = 1.0  # factor of x
+    gain: Any = None  # without it there is no norm
 
     def build(self, input_shape: Shape) -> None:
         """Add the gain of the norm."""
@@ -210,7 +216,8 @@ class PostNorm(Rule):
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return norm(alpha x + h)."""
-        return normalize(x * self.alpha + h, self.gain)
+        y = x * self.alpha + h
+        return y if self.gain is None else normalize(y, self.gain)
 
 
 class DeepNorm(PostNorm):
@@ -241,10 +248,6 @@ class Keel(PostNorm):
         """Add the gain of the outer norm, if there is one."""
         if self.index > 0:
             super().build(input_shape)
-
-    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
-        """Return norm(alpha x + h), or x + h of the first sub-layer."""
-        return super().write(x, h, c) if self.index > 0 else x + h
 
 
 class ReZero(Scaled):
@@ -282,22 +285,28 @@ class LayerScale(Scaled):
 class Streams(Rule):
     """Base of rules with n `streams`: copies of the embedding at first, of which the mean is read.
 
-    With `mixes` they are mixed from state to state.
+    F reads their sum with the factors "read" of `coefficients`, `(..., n)`. The next state is h
+    with the factors "write", `(..., n)`, plus the streams, mixed by the matrices "mix" if `mixes`.
     """
 
     def __init__(self, *, streams: int = 2, mixes: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_integers(1, streams=streams)
-        self.streams = self.slots = streams
+        self.streams = self.slots = self.copies = streams
         self.mixes = mixes
-
-    def expand(self, x: Tensor) -> Tensor:
-        """Return n copies of the embedding."""
-        return ops.repeat(x[..., None, :], self.streams, axis=-2)
 
     def reduce(self, x: Tensor) -> Tensor:
         """Return the mean of the streams."""
         return ops.mean(x, axis=-2)
+
+    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+        """Return the sum of the streams with their factors."""
+        return einsum("...n,...nd->...d", c["read"], x)
+
+    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
+        """Return the mixed streams, plus h with their factors."""
+        mixed = einsum("...ij,...jd->...id", c["mix"], x) if "mix" in c else x
+        return mixed + einsum("...n,...d->...nd", c["write"], h)
 
 
 class HyperConnections(Streams):
@@ -314,7 +323,6 @@ class HyperConnections(Streams):
 
     def build(self, input_shape: Shape) -> None:
         """Add B, A_m and A_r, and the weights of what depends on the state."""
-        self.moves = self.dynamic and self.mixes  # A_r depends on the state
         n, d = self.streams, input_shape[-1]
         self.b = self.weight("b", (n,), 1.0)
         self.a_m = self.weight("a_m", (n,), [float(i == self.index % n) for i in range(n)])
@@ -328,24 +336,15 @@ class HyperConnections(Streams):
             self.s_b = self.weight("s_b", (), 0.01)
 
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Return B and A_m, `(..., n)`, and A_r, `(..., n, n)`."""
+        """Return B and A_m, `(..., n)`, and A_r^T, `(..., n, n)`."""
         b, a_m, a_r = (ops.convert_to_tensor(w) for w in (self.b, self.a_m, self.a_r))
         if self.dynamic:
             states = normalize(x, self.gain)
             b = ops.tanh(einsum("...nd,d->...n", states, self.w_b)) * self.s_b + b
             a_m = ops.tanh(einsum("...nd,d->...n", states, self.w_m)) * self.s_a + a_m
-            if self.moves:
+            if self.mixes:
                 a_r = ops.tanh(einsum("...nd,dm->...nm", states, self.w_r)) * self.s_a + a_r
-        return {"b": b, "a_m": a_m, "a_r": a_r}
-
-    def read(self, x: Tensor, c: Coefficients) -> Tensor:
-        """Return A_m^T H."""
-        return einsum("...n,...nd->...d" if self.dynamic else "n,...nd->...d", c["a_m"], x)
-
-    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
-        """Return A_r^T H + B h."""
-        mixed = einsum("...nm,...nd->...md" if self.moves else "nm,...nd->...md", c["a_r"], x)
-        return mixed + einsum("...n,...d->...nd" if self.dynamic else "n,...d->...nd", c["b"], h)
+        return {"read": a_m, "write": b, "mix": ops.swapaxes(a_r, -1, -2)}
 
 
 class StaticHyperConnections(HyperConnections):
@@ -407,12 +406,11 @@ class ManifoldHyperConnections(Streams):
         if not self.mixes:
             return
         eigenvalue = 2 ** (-1 / self.depth)
+        bias = np.eye(n)
         if self.exact:
             orders = np.array([*itertools.permutations(range(n))])
             self.permutations = np.eye(n, dtype="float32")[orders]
             bias = np.eye(len(orders))[0]
-        else:
-            bias = np.eye(n)
         e = (1 - eigenvalue) / len(bias)
         self.f_res = self.weight("f_res", (size, bias.size))
         self.a_res = self.weight("a_res", (), 0.01)
@@ -430,23 +428,14 @@ class ManifoldHyperConnections(Streams):
         pre = ops.sigmoid(logits(self.a_pre, self.f_pre, self.b_pre))
         post = 2 * ops.sigmoid(logits(self.a_post, self.f_post, self.b_post))
         if not self.mixes:
-            return {"h_pre": pre, "h_post": post}
+            return {"read": pre, "write": post}
         res = logits(self.a_res, self.f_res, self.b_res)
         if self.exact:
             shares = ops.softmax(widened(res))
             res = einsum("...k,knm->...nm", shares, self.permutations)
         else:
             res = sinkhorn(ops.reshape(res, (*shape[:-2], n, n)), self.iterations)
-        return {"h_pre": pre, "h_post": post, "h_res": ops.cast(res, x.dtype)}
-
-    def read(self, x: Tensor, c: Coefficients) -> Tensor:
-        """Return H_pre X."""
-        return einsum("...n,...nd->...d", c["h_pre"], x)
-
-    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
-        """Return H_res X + H_post^T h."""
-        mixed = einsum("...ij,...jd->...id", c["h_res"], x) if self.mixes else x
-        return mixed + einsum("...n,...d->...nd", c["h_post"], h)
+        return {"read": pre, "write": post, "mix": ops.cast(res, x.dtype)}
 
 
 class AttentionResiduals(Rule):
@@ -480,7 +469,7 @@ class AttentionResiduals(Rule):
         self.w = self.weight("w", input_shape[-1:])
         self.gain = self.weight("gain", input_shape[-1:], 1.0)
 
-    def read(self, x: Tensor, c: Coefficients) -> Tensor:
+    def reduce(self, x: Tensor) -> Tensor:
         """Return the weighted mean of the slots."""
         if self.filled == 1:
             return x[..., 0, :]
@@ -489,10 +478,6 @@ class AttentionResiduals(Rule):
         empty = ops.all(ops.equal(sources, 0), axis=-1)
         shares = ops.softmax(ops.where(empty, -1e9, widened(logits)), axis=-1)
         return einsum("...s,...sd->...d", ops.cast(shares, x.dtype), sources)
-
-    def reduce(self, x: Tensor) -> Tensor:
-        """Return the weighted mean of all slots."""
-        return self.read(x, {})
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the state with h added to the block's slot."""
@@ -509,20 +494,16 @@ class DenseFormer(Rule):
     """
 
     is_history = True
+    copies = 2  # the stream and X_0
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.slots = self.layer_count + 2
 
-    def expand(self, x: Tensor) -> Tensor:
-        """Return the embedding as stream and as X_0."""
-        return put(super().expand(x), 1, x)
-
     def build(self, input_shape: Shape) -> None:
         """Add the row of A that the last sub-layer of a layer has."""
         if self.ends_layer:
-            size = self.layer_number + 1
-            self.a = self.weight("a", (size,), [0.0] * self.layer_number + [1.0])
+            self.a = self.weight("a", (self.layer_number + 1,), [0.0] * self.layer_number + [1.0])
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the state with the stream plus h, or the mean that it begins."""
@@ -706,10 +687,6 @@ class ValueResidual(Rule):
             return {}
         return {"value": x[..., 1, :], "shares": self.shares if self.index > 0 else None}
 
-    def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
-        """Return the state with h added to the stream."""
-        return put(x, 0, x[..., 0, :] + h)
-
 
 class FirstInput(Rule):
     """Pre-LN whose layers begin with l0 x + l1 x_0, x_0 the embedding; l0, l1 = 1, 0 at the start.
@@ -724,6 +701,8 @@ class FirstInput(Rule):
     Reference: the record of 2024-11-10 of github.com/KellerJordan/modded-nanogpt.
     """
 
+    copies = 2  # the stream and x_0
+
     def __init__(self, *, lambdas: bool = True, skips: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.lambdas = lambdas
@@ -732,10 +711,6 @@ class FirstInput(Rule):
         self.slots = 2 + (half if skips else 0)  # the stream, x_0, outputs of the first half
         is_late = self.layer_number > self.layer_count - half
         self.pops = skips and self.opens_layer and is_late  # adds the output of an earlier layer
-
-    def expand(self, x: Tensor) -> Tensor:
-        """Return the embedding as stream and as x_0."""
-        return put(super().expand(x), 1, x)
 
     def build(self, input_shape: Shape) -> None:
         """Add l0 and l1, and w."""
@@ -752,10 +727,6 @@ class FirstInput(Rule):
         if self.lambdas and self.opens_layer:
             stream = stream * self.l[0] + x[..., 1, :] * self.l[1]
         return {"stream": stream}
-
-    def read(self, x: Tensor, c: Coefficients) -> Tensor:
-        """Return the stream."""
-        return c["stream"]
 
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return the state with the stream plus h, also in a slot at the end of a first layer."""
@@ -826,22 +797,21 @@ class GRUGate(Rule):
         return (1 - z) * x + z * new
 
 
-# fmt: off
 RULES: dict[str, type[Rule]] = {
-    "pre": Rule,                  # x + F(norm(x))
-    "post": PostNorm,             # norm(x + F(x))
-    "scaled": Scaled,             # x + F(norm(x)) / L
-    "completep": CompleteP,       # x + F(norm(x)) M0 / M
-    "lns": LayerNormScaling,      # x + F(norm(x) / sqrt(m))
-    "deepnorm": DeepNorm,         # norm(L^(1/4) x + F(x))
-    "keel": Keel,                 # norm(L x + F(norm(x)))
-    "rezero": ReZero,             # x + a F(x)
-    "layerscale": LayerScale,     # x + g F(norm(x))
-    "laurel": Laurel,             # a F(norm(x)) + b (x + B A x)
-    "ddl": DeepDelta,             # x + beta (v - k . x) k
-    "gru": GRUGate,               # (1 - z) x + z g
+    "pre": Rule,  # x + F(norm(x))
+    "post": PostNorm,  # norm(x + F(x))
+    "scaled": Scaled,  # x + F(norm(x)) / L
+    "completep": CompleteP,  # x + F(norm(x)) M0 / M
+    "lns": LayerNormScaling,  # x + F(norm(x) / sqrt(m))
+    "deepnorm": DeepNorm,  # norm(L^(1/4) x + F(x))
+    "keel": Keel,  # norm(L x + F(norm(x)))
+    "rezero": ReZero,  # x + a F(x)
+    "layerscale": LayerScale,  # x + g F(norm(x))
+    "laurel": Laurel,  # a F(norm(x)) + b (x + B A x)
+    "ddl": DeepDelta,  # x + beta (v - k . x) k
+    "gru": GRUGate,  # (1 - z) x + z g
     "shc": StaticHyperConnections,
-    "dhc": HyperConnections,      # A_r^T H + B F(norm(A_m^T H))
+    "dhc": HyperConnections,  # A_r^T H + B F(norm(A_m^T H))
     "mhc": ManifoldHyperConnections,
     "attnres": AttentionResiduals,
     "denseformer": DenseFormer,
@@ -849,6 +819,5 @@ RULES: dict[str, type[Rule]] = {
     "value": ValueResidual,
     "x0": FirstInput,
 }
-# fmt: on
 for _kind in RULES.values():
     keras.saving.register_keras_serializable("zoo")(_kind)

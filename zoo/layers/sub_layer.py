@@ -13,8 +13,6 @@ from zoo.layers.rules import RULES, Rule
 from zoo.layers.skip import GateBias, Skip, build_inner
 from zoo.types import Shape, Tensor
 
-GATES = ("unit", "token")
-
 
 def rule_of(rule: str | Rule, options: dict[str, Any], **arguments: Any) -> Rule:
     """Return a rule by its name, with the dtype in `options`; those of the rule are taken out.
@@ -79,7 +77,7 @@ class SubLayer(Skip):
             raise ValueError(
                 f"Only the rule 'pre' has variants. Received: variant={variant!r}, rule={rule!r}"
             )
-        check_choice(GATES, gate=gate)
+        check_choice(("unit", "token"), gate=gate)
         self.inner = inner
         self.rule = built_rule
         self.gate = gate
@@ -89,14 +87,9 @@ class SubLayer(Skip):
         """Return F, or a dense layer for a gate; see `Skip.branch`."""
         if bias is None:
             return self.inner
-        return keras.layers.Dense(
-            1 if self.gate == "token" else self.width,
-            gate,
-            bias_initializer=GateBias(bias),
-            **self.regularizers(),
-            dtype=self.branch_policy(name),
-            name=name,
-        )
+        units = 1 if self.gate == "token" else self.width
+        options = {**self.regularizers(), "dtype": self.branch_policy(name), "name": name}
+        return keras.layers.Dense(units, gate, bias_initializer=GateBias(bias), **options)
 
     def build(self, input_shape: Shape) -> None:
         """Build F, the gates, the rule and the norm."""
@@ -124,12 +117,11 @@ class SubLayer(Skip):
         """Return the next state from what `parts` returned."""
         if self.variant != "residual":
             return super().output_of(parts)
-        coefficients = {key: v for key, v in parts.items() if key not in ("x", "h")}
-        return self.rule.write(parts["x"], parts["h"], coefficients)
+        return self.rule.write(parts["x"], parts["h"], parts)
 
     def change(self, parts: dict[str, Tensor]) -> Tensor:
         """Return the difference of the next state from x."""
-        if type(self.rule).write is Rule.write:  # f = h
+        if type(self.rule).write is Rule.write and self.rule.slots is None:  # f = h
             return super().change(parts)
         wide = {key: widened(v) for key, v in parts.items()}
         with keras_private.AutocastScope(keras.backend.standardize_dtype(wide["x"].dtype)):
@@ -141,8 +133,6 @@ class SubLayer(Skip):
         u = self.rule.read(x, coefficients)
         if self.carry_gate is not None:
             return x * ops.cast(self.carry_gate(self._normed(u)), x.dtype)
-        if self.transform_gate is not None:
-            return x
         return self.rule.write(x, ops.zeros_like(u), {**coefficients, "u": u})
 
     def closing_layers(self) -> list[keras.layers.Layer]:
@@ -152,14 +142,6 @@ class SubLayer(Skip):
     def get_config(self) -> dict[str, Any]:
         """Return the configuration with the rule: Keras notes where a model has it twice."""
         return {**super().get_config(), "rule": self.rule}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "SubLayer":
-        """Return a layer with the rule of a file, or a copy of a rule."""
-        rule = config["rule"]
-        if isinstance(rule, Rule):  # the configuration of a layer, not of a file
-            rule = keras.saving.serialize_keras_object(rule)
-        return super().from_config({**config, "rule": rule})
 
     def _normed(self, u):
         u = u if self.norm is None else self.norm(u)
@@ -175,19 +157,14 @@ class _End(Configured):
         built_rule = rule_of(rule, kwargs, index=depth if self.is_last else 0, depth=depth)
         super().__init__(**kwargs)
         self.rule = built_rule
-        self.norm: keras.layers.Layer | None = None
+        self.norm = rms_norm(self.dtype_policy) if self.is_last and self.rule.final_norm else None
 
     def build(self, input_shape: Shape) -> None:
-        """Add the rule's weights for this end, and behind the last sub-layer the norm."""
-        with_slots = self.is_last and self.rule.slots is not None
-        shape = (*input_shape[: -2 if with_slots else -1], input_shape[-1])
-        if not self.is_last:
-            self.rule.build_first(shape)
-        else:
-            self.rule.build_last(shape)
-            self.norm = rms_norm(self.dtype_policy) if self.rule.final_norm else None
+        """Add the weights that the rule and the norm have at this end."""
+        build_rule = self.rule.build_last if self.is_last else self.rule.build_first
+        build_rule(input_shape)  # of which they read the number of features
         self.rule.built = True
-        build_inner(self, (self.rule, self.norm), shape)
+        build_inner(self, (self.rule, self.norm), input_shape)
 
 
 @keras.saving.register_keras_serializable("zoo")

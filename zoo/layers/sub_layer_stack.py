@@ -12,7 +12,6 @@ from zoo import backend
 from zoo.backend import keras_private
 from zoo.checks import check_integers
 from zoo.layers.configured import Configured, Scanned
-from zoo.layers.rules import Rule
 from zoo.layers.sub_layer import SubLayer
 from zoo.types import Shape, Tensor
 
@@ -88,17 +87,11 @@ class SubLayerStack(Scanned, Configured):
         for layer in self.groups[0]:
             _check_pure(layer)
         self.stacked = []
-        by_weight = zip(*values, strict=True)
-        for variable, parts in zip(_variables(self.groups[0]), by_weight, strict=True):
+        for variable, *parts in zip(_variables(self.groups[0]), *values, strict=True):
             stack = np.stack(parts) if len(parts) > 1 else np.repeat(parts, self.depth, axis=0)
-            weight = self.add_weight(
-                stack.shape,
-                lambda shape, dtype=None, stack=stack: ops.convert_to_tensor(stack, dtype),
-                dtype=variable.dtype,
-                trainable=variable.trainable,
-                name=variable.path.replace("/", "_"),
-            )
-            self.stacked.append(weight)
+            name = variable.path.replace("/", "_")
+            options = {"dtype": variable.dtype, "trainable": variable.trainable, "name": name}
+            self.stacked.append(self.add_weight(stack.shape, stack, **options))
 
     def call(self, x: Tensor) -> Tensor:
         """Return the last group's output."""
@@ -127,24 +120,24 @@ class SubLayerStack(Scanned, Configured):
         values = [ops.convert_to_numpy(weight) for weight in self.stacked]
         layers = []
         for number in range(self.depth):
-            rules: dict[int, Rule] = {}  # one that sub-layers of a group share stays shared
-            group = [self._copy(layer, number, rules) for layer in self.groups[0]]
+            shift = number * len(self.groups[0])
+            # by identity, so that a rule that sub-layers of a group share stays shared
+            rules = {id(layer.rule): _moved(layer.rule, shift) for layer in self.groups[0]}
+            group = [_copy(layer, number, rules[id(layer.rule)]) for layer in self.groups[0]]
             for layer in group:
                 layer.build(self._build_shapes_dict["input_shape"])
+                layer.trainable = self.trainable and layer.trainable
             for variable, value in zip(_variables(group), values, strict=True):
                 variable.assign(value[number])
-            for layer in group:
-                layer.trainable = self.trainable and layer.trainable
             layers += group
         return layers
 
-    def _copy(self, layer, number, rules):
-        """Return an unbuilt sub-layer of another group."""
-        if id(layer.rule) not in rules:
-            rules[id(layer.rule)] = _moved(layer.rule, number * len(self.groups[0]))
-        config = {**layer.get_config(), "name": f"{layer.name}_{number + 1}"}
-        config["inner"] = keras.saving.deserialize_keras_object(config["inner"])
-        return type(layer)(**{**config, "rule": rules[id(layer.rule)]})
+
+def _copy(layer, number, rule):
+    """Return an unbuilt sub-layer of another group, with its rule."""
+    config = {**layer.get_config(), "name": f"{layer.name}_{number + 1}", "rule": rule}
+    config["inner"] = keras.saving.deserialize_keras_object(config["inner"])
+    return type(layer)(**config)
 
 
 def _moved(rule, shift):
@@ -162,14 +155,6 @@ def _variables(group):
     return [*{id(v): v for part in parts if part is not None for v in part.variables}.values()]
 
 
-def _constants(rule):
-    """Return the numbers and texts that a rule computes with, apart from its place, by name."""
-    names = {*dir(rule)} - {*dir(keras.layers.Layer()), "index", "layer_number"}
-    known = {name: getattr(rule, name) for name in sorted(names) if not name.startswith("_")}
-    types_of_constants = (int, float, str, tuple, types.NoneType)
-    return {name: v for name, v in known.items() if isinstance(v, types_of_constants)}
-
-
 def _computation(layer, rule):
     """Return all that a sub-layer with a rule computes with, but weights, by name."""
 
@@ -180,7 +165,11 @@ def _computation(layer, rule):
             return {key: kept(v) for key, v in named.items() if "initializer" not in key}
         return [*map(kept, node)] if isinstance(node, (list, tuple)) else node
 
-    return {"rule": type(rule).__name__, **_constants(rule), "layer": kept(layer.get_config())}
+    names = {*dir(rule)} - {*dir(keras.layers.Layer()), "index", "layer_number"}  # not its place
+    known = {name: getattr(rule, name) for name in sorted(names) if not name.startswith("_")}
+    types_of_constants = (int, float, str, tuple, types.NoneType)
+    constants = {name: v for name, v in known.items() if isinstance(v, types_of_constants)}
+    return {"rule": type(rule).__name__, **constants, "layer": kept(layer.get_config())}
 
 
 def _check_alike(layer, one, other):
