@@ -171,8 +171,9 @@ def shared_resnet(
 
 def blocks_of(depth: int) -> int:
     """Return n of a network of 6 n + 2 layers, or raise a `ValueError`."""
-    n = (depth - 2) // 6 if is_integer(depth, 8) else 1
-    if not is_integer(depth, 8) or depth != 6 * n + 2:
+    is_valid = is_integer(depth, 8)
+    n = (depth - 2) // 6 if is_valid else 1
+    if not is_valid or depth != 6 * n + 2:
         raise ValueError(
             f"`depth` must be 6 n + 2, as three stages of n blocks of two convolutions and two "
             f"more layers have. Received: depth={depth!r}. Take {6 * n + 2} or {6 * n + 8}."

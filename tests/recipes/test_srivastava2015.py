@@ -62,7 +62,7 @@ def test_networks_of_a_search_depend_on_their_index_only():
 
 def test_a_network_that_diverges_is_left_out_of_the_search(run):
     settings = dataclasses.replace(
-        depth_search.SCALES["smoke"], depths=(2,), rates=(36, 37), epochs=3, **TINY
+        depth_search.SCALES["smoke"], depths=(2,), rates=(38, 38.5), epochs=3, **TINY
     )
     losses = depth_search.measure(settings, run)["plain"]["2"]
     assert losses["losses"].shape == (2, 3)
