@@ -182,6 +182,15 @@ def train(settings, run, corpus, variant):
     identity |= {"corpus": corpus.name, "text": corpus.checksum, "words": vocabulary.fingerprint}
     del identity["export"], identity["generate"]
     folder, resume = run.open_network(f"char_lm-{settings.size}-{variant}", corpus.name, identity)
+    arguments = settings, run, corpus, model, folder, resume
+    if settings.export or settings.generate is not None:  # they need the trained model
+        return fit_and_score(*arguments)
+    return run.part("scored", fit_and_score, *arguments, folder=folder)
+
+
+def fit_and_score(settings, run, corpus, model, folder, resume):
+    """Train a compiled model in its folder, or find it trained; return its perplexities."""
+    vocabulary = corpus.vocabulary
     vocabulary.save(folder / "vocabulary.json")
     steps = settings.steps
     x, y = (ids.reshape(-1, steps) for ids in text.streams(corpus.train, settings.batch, steps))
@@ -198,8 +207,8 @@ def train(settings, run, corpus, variant):
     history = history_of(resume)
     measured = save(settings, corpus, model, best, history, folder)
     print(
-        f"{variant}: test perplexity on {corpus.name} {measured['test_perplexity']:.2f}; a unigram "
-        f"baseline scores {corpus.unigram_perplexity:.2f}. All in {folder}",
+        f"{model.name}: test perplexity on {corpus.name} {measured['test_perplexity']:.2f}; a "
+        f"unigram baseline scores {corpus.unigram_perplexity:.2f}. All in {folder}",
         flush=True,
     )
     if settings.generate is not None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 
 import zoo
 
@@ -91,7 +92,10 @@ def hardware() -> str:
         details = [config.experimental.get_device_details(device) for device in devices]
         accelerators = [one.get("device_name", "accelerator") for one in details]
     if accelerators:
-        return f"{len(accelerators)} x {accelerators[0]}"
+        x = np.random.default_rng(0).normal(size=(2, 512, 512)).astype("float32")
+        error = keras.ops.convert_to_numpy(keras.ops.matmul(*map(keras.ops.array, x))) - x[0] @ x[1]
+        rounds = " (products rounded to TF32)" if np.abs(error).max() > 1e-3 else ""
+        return f"{len(accelerators)} x {accelerators[0]}{rounds}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cores or 1} cores of {_processor()}"
 

@@ -82,10 +82,17 @@ class Run:
         return self.devices
 
     def part(
-        self, name: str, measure: Callable[..., Mapping[str, Any]], *arguments: Any
+        self,
+        name: str,
+        measure: Callable[..., Mapping[str, Any]],
+        *arguments: Any,
+        folder: pathlib.Path | None = None,
     ) -> dict[str, Any]:
-        """Return what `measure(*arguments)` returns, or returned before the run was killed."""
-        folder = self.folder / "parts" / name
+        """Return what `measure(*arguments)` returns, or returned before the run was killed.
+
+        In the folder of a network instead of the run's, another run of it finds the part.
+        """
+        folder = (folder or self.folder) / "parts" / name
         if self.options.resume and (folder / store.MEASURED).exists():
             measured, added = store.load(folder)
             self.deviations += added["deviations"]
