@@ -8,6 +8,7 @@ import pathlib
 import re
 import runpy
 import signal
+import sys
 import time
 import types
 
@@ -199,6 +200,22 @@ def test_the_origin_of_a_network_that_was_found_trained_is_told(tmp_path):
     (folder / "trained.json").write_text(json.dumps(trained))
     assert run.origin()["commit"].startswith("abc, ")
     assert run.origin()["hardware"].startswith("a GPU, ")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="takes torch's names of devices")
+@pytest.mark.parametrize("rounds", [True, False])
+def test_hardware_tells_of_an_accelerator_that_rounds_products(rounds, monkeypatch):
+    cuda = sys.modules["torch"].cuda
+    monkeypatch.setattr(cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "get_device_name", lambda index: "a GPU")
+    product = keras.ops.matmul
+
+    def of_rounded(x, y):
+        return product(*(keras.ops.cast(keras.ops.cast(v, "bfloat16"), v.dtype) for v in (x, y)))
+
+    if rounds:
+        monkeypatch.setattr(keras.ops, "matmul", of_rounded)
+    assert provenance.hardware() == "1 x a GPU" + rounds * " (products rounded to TF32)"
 
 
 def test_a_killed_experiment_resumes_to_the_same_measurements(tmp_path):

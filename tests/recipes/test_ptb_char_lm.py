@@ -13,7 +13,7 @@ from helpers.harness import fresh_python, output_of, slow_elsewhere, without_bac
 from zoo.datasets import text as texts
 from zoo.datasets.text import Vocabulary
 from zoo.recipes import ptb_char_lm
-from zoo.recipes.experiment import DivergenceError, Options, Run
+from zoo.recipes.experiment import DivergenceError, Options, Run, store
 from zoo.recipes.experiment.command_line import run_flags
 from zoo.recipes.ptb_char_lm import generate
 
@@ -83,7 +83,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     names = {path.name for path in whole.iterdir()}
     assert names == {
         *("config.json", "vocabulary.json", "metrics.csv", "perplexity.png", "state.npz"),
-        *("best.weights.h5", "model.keras", "trained.json"),
+        *("best.weights.h5", "model.keras", "trained.json", "parts"),
     }
     header, *lines = [line.split(",") for line in metrics[0].splitlines()]
     perplexity = [float(line[header.index("perplexity")]) for line in lines]
@@ -106,6 +106,19 @@ assert "tensorflow" not in sys.modules
 """
     done = fresh_python(code, block=["tensorflow", "tensorflow_datasets", "keras_nlp"])
     assert "said so" in done.stdout and not [*tmp_path.rglob("model.keras")]
+
+
+@without_backend
+def test_a_network_that_was_scored_is_found_without_its_weights(tmp_path, monkeypatch):
+    write_corpus(tmp_path / "text")
+    words = "--variant=plain", "--filters=4,4", "--units=8"
+    start(tmp_path, *words)
+    (state,) = tmp_path.glob("runs/networks/*/state.npz")
+    state.unlink()
+    monkeypatch.setattr(ptb_char_lm, "fit", lambda *_, **__: pytest.fail("trained twice"))
+    start(tmp_path, *words, "--words=5")  # another run, of the same training
+    first, second = (store.load(path.parent) for path in tmp_path.glob("runs/g*/*/*/measured.json"))
+    np.testing.assert_equal(first[0], second[0])
 
 
 UNUSABLE = {
