@@ -200,6 +200,7 @@ def test_a_segmentation_s_lesions_average_over_pixels():
     assert np.isfinite([row.value for row in callbacks.run(probes, model, (x, y))]).all()
 
 
+@slow_elsewhere
 def test_padding_changes_no_number():
     lengths = (5, 3)
     inputs = keras.Input((None,), dtype="int32")
