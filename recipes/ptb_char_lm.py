@@ -55,7 +55,10 @@ class CharLM(Settings):
     """Settings of the language model; the defaults are those of Kim et al.'s main.lua."""
 
     variant: tuple[str, ...] = setting(
-        ("coupled",), "Forms of the layers between CNN and LSTM.", [*VARIANTS, "all"]
+        ("coupled",),
+        f"Forms of the layers between CNN and LSTM, separated by commas: {', '.join(VARIANTS)}; "
+        "or all.",
+        [*VARIANTS, "all"],
     )
     size: str = setting("large", "Size of the model, by Kim et al.", ["small", "large"])
     filters: tuple[int, ...] = setting((), "Filters of width 1, 2, 3 ...; none: those of --size.")
@@ -81,6 +84,10 @@ class CharLM(Settings):
     generate: str | None = setting(None, 'Text to continue, such as "the company".')
     words: int = setting(30, "Number of words to generate.")
 
+    def __post_init__(self):
+        if not self.variant or len({*self.variant}) < len(self.variant):
+            raise ValueError(f"Expected different forms. Received: --variant {self.variant}")
+
 
 SCALES = {
     "smoke": CharLM(size="small", tokens=2100, tested=2100, epochs=1),
@@ -103,7 +110,7 @@ SCALES = {
 def measure(settings, run):
     """Train one form or several, and return their perplexities.
 
-    Of several, "coupled" is trained again from another seed: two networks of equal form.
+    With others, "coupled" is trained again from another seed: two networks of equal form.
     """
     run.split(settings.batch).check_batch(settings.batch)
     try:
@@ -120,7 +127,7 @@ def measure(settings, run):
         "size": settings.size,
         "variants": {variant: train(settings, run, corpus, variant) for variant in variants},
     }
-    if len(variants) > 1:
+    if len(variants) > 1 and "coupled" in variants:
         again = copy.copy(run)
         again.seed += 1000
         measured["again"] = train(settings, again, corpus, "coupled")
@@ -183,10 +190,9 @@ def train(settings, run, corpus, variant):
     identity |= {"corpus": corpus.name, "text": corpus.checksum, "words": vocabulary.fingerprint}
     del identity["export"], identity["generate"]
     folder, resume = run.open_network(f"char_lm-{settings.size}-{variant}", corpus.name, identity)
+    anew = settings.export or settings.generate is not None  # they need the trained model
     arguments = settings, run, corpus, model, folder, resume
-    if settings.export or settings.generate is not None:  # they need the trained model
-        return fit_and_score(*arguments)
-    return run.part("scored", fit_and_score, *arguments, folder=folder)
+    return run.part("scored", fit_and_score, *arguments, folder=folder, anew=anew)
 
 
 def fit_and_score(settings, run, corpus, model, folder, resume):
@@ -315,13 +321,14 @@ def percent(lower, higher):
 def gain_of_carry_gates(one):
     """Return by how many % the worst form with a carry gate is better than the best other."""
     values = perplexities(one)
-    worst = max(values.pop(variant) for variant in CARRY_GATES)
-    return percent(worst, min(values.values()))
+    worst = max(values[variant] for variant in CARRY_GATES)
+    return percent(worst, min(values[v] for v in VARIANTS if v not in CARRY_GATES))
 
 
 def gain(one, variant, other):
     """Return by how many % the perplexity of a form is lower than another's."""
-    return percent(*map(perplexities(one).get, (variant, other)))
+    values = perplexities(one)
+    return percent(values[variant], values[other])
 
 
 def spread(one):

@@ -5,6 +5,7 @@ import hashlib
 import json
 import pathlib
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -87,13 +88,15 @@ class Run:
         measure: Callable[..., Mapping[str, Any]],
         *arguments: Any,
         folder: pathlib.Path | None = None,
+        anew: bool = False,
     ) -> dict[str, Any]:
         """Return what `measure(*arguments)` returns, or returned before the run was killed.
 
-        In the folder of a network instead of the run's, another run of it finds the part.
+        In the folder of a network instead of the run's, another run of it finds the part. Its
+        seconds are those of the process that ended it. With `anew` it is measured in any case.
         """
         folder = (folder or self.folder) / "parts" / name
-        if self.options.resume and (folder / store.MEASURED).exists():
+        if not anew and self.options.resume and (folder / store.MEASURED).exists():
             measured, added = store.load(folder)
             self.deviations += added["deviations"]
             self.data += added["data"]
@@ -222,6 +225,8 @@ class Run:
         name = f"{name}-{data}-{self.seed}-{digest(identity)}"
         folder = pathlib.Path(self.options.runs, "networks", name)
         resume = open_run(folder, identity, from_scratch=not self.options.resume)
+        if not self.options.resume:
+            shutil.rmtree(folder / "parts", ignore_errors=True)
         self.networks.append(folder)
         return folder, resume
 

@@ -119,6 +119,16 @@ def test_a_network_that_was_scored_is_found_without_its_weights(tmp_path, monkey
     start(tmp_path, *words, "--words=5")  # another run, of the same training
     first, second = (store.load(path.parent) for path in tmp_path.glob("runs/g*/*/*/measured.json"))
     np.testing.assert_equal(first[0], second[0])
+    with pytest.raises(pytest.fail.Exception, match="trained twice"):
+        start(tmp_path, *words, "--noresume")
+    assert not [*tmp_path.glob("runs/networks/*/parts")]
+
+
+@without_backend
+@pytest.mark.parametrize("forms", ["", "plain,plain"])
+def test_forms_are_one_or_more_different_ones(forms, tmp_path):
+    with pytest.raises(ValueError, match="Expected different forms. Received: --variant"):
+        start(tmp_path, f"--variant={forms}")
 
 
 UNUSABLE = {

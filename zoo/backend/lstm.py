@@ -94,7 +94,7 @@ def _states(step, start, inputs, reverse=False):
         state = step(state, inputs)
         return state, state
 
-    # An accelerator launches the kernels of a loop one by one, those of unrolled steps at once.
+    # fewer turns of the loop, which an accelerator's small kernels wait for
     unroll = 1 if jax.default_backend() == "cpu" else UNROLL
     return jax.lax.scan(body, start, inputs, reverse=reverse, unroll=unroll)[1]
 
