@@ -12,7 +12,7 @@ papers', which are in `PAPER` below. Without Penn Treebank and without a network
 help texts of Python instead.
 
 The folder of a network has metrics.csv, perplexity.png, vocabulary.json, state.npz (from which a
-killed run resumes), best.weights.h5, model.keras and saved_model/.
+killed run resumes), best.weights.h5, model.keras, parts/ (perplexities) and saved_model/.
 """
 
 import copy
@@ -84,9 +84,10 @@ class CharLM(Settings):
     generate: str | None = setting(None, 'Text to continue, such as "the company".')
     words: int = setting(30, "Number of words to generate.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.variant or len({*self.variant}) < len(self.variant):
-            raise ValueError(f"Expected different forms. Received: --variant {self.variant}")
+            text = ",".join(self.variant)
+            raise ValueError(f"Expected one or more different forms. Received: --variant {text!r}")
 
 
 SCALES = {
@@ -110,7 +111,8 @@ SCALES = {
 def measure(settings, run):
     """Train one form or several, and return their perplexities.
 
-    With others, "coupled" is trained again from another seed: two networks of equal form.
+    Beside other forms, "coupled" is also trained from a second seed, to compare two networks of one
+    form.
     """
     run.split(settings.batch).check_batch(settings.batch)
     try:
@@ -192,13 +194,20 @@ def train(settings, run, corpus, variant):
     folder, resume = run.open_network(f"char_lm-{settings.size}-{variant}", corpus.name, identity)
     anew = settings.export or settings.generate is not None  # they need the trained model
     arguments = settings, run, corpus, model, folder, resume
-    return run.part("scored", fit_and_score, *arguments, folder=folder, anew=anew)
+    measured = run.part("scored", fit_and_score, *arguments, folder=folder, anew=anew)
+    print(
+        f"{variant}: test perplexity on {corpus.name} {measured['test_perplexity']:.2f}; a unigram "
+        f"baseline scores {corpus.unigram_perplexity:.2f}. All in {folder}",
+        flush=True,
+    )
+    if settings.generate is not None:
+        print(generate(model, vocabulary, settings.generate, settings.words, run.seed))
+    return measured
 
 
 def fit_and_score(settings, run, corpus, model, folder, resume):
     """Train a compiled model in its folder, or find it trained; return its perplexities."""
-    vocabulary = corpus.vocabulary
-    vocabulary.save(folder / "vocabulary.json")
+    corpus.vocabulary.save(folder / "vocabulary.json")
     steps = settings.steps
     x, y = (ids.reshape(-1, steps) for ids in text.streams(corpus.train, settings.batch, steps))
     valid = text.streams(corpus.valid, settings.batch, steps)
@@ -212,15 +221,7 @@ def fit_and_score(settings, run, corpus, model, folder, resume):
     options = {"epochs": settings.epochs, "resume": resume, "track": [halve, best]}
     fit(run.devices, model, x, y, settings.batch, callbacks=callbacks, **options)
     history = history_of(resume)
-    measured = save(settings, corpus, model, best, history, folder)
-    print(
-        f"{model.name}: test perplexity on {corpus.name} {measured['test_perplexity']:.2f}; a "
-        f"unigram baseline scores {corpus.unigram_perplexity:.2f}. All in {folder}",
-        flush=True,
-    )
-    if settings.generate is not None:
-        print(generate(model, vocabulary, settings.generate, settings.words, run.seed))
-    return measured
+    return save(settings, corpus, model, best, history, folder)
 
 
 def save(settings, corpus, model, best, history, folder):

@@ -100,8 +100,10 @@ def hardware() -> str:
 
 def _rounds_products():
     """Return True if factors of float32 products are rounded, to TF32 or bfloat16 as a rule."""
-    if keras.config.backend() == "torch" and sys.modules["torch"].backends.cudnn.allow_tf32:
-        return True  # of convolutions and LSTMs
+    if keras.config.backend() == "torch":
+        torch = sys.modules["torch"]
+        if torch.backends.cudnn.allow_tf32 and torch.cuda.is_tf32_supported():
+            return True  # in convolutions and LSTMs
     x = np.random.default_rng(0).normal(size=(2, 512, 512)).astype("float32")
     product = keras.ops.convert_to_numpy(keras.ops.matmul(*map(keras.ops.array, x)))
     return float(np.abs(product - x[0] @ x[1]).max()) > 1e-3

@@ -20,6 +20,7 @@ from helpers.harness import (
     few_elsewhere,
     fresh_python,
     output_of,
+    slow_elsewhere,
     slow_unless_tensorflow,
     start_module,
     without_backend,
@@ -95,7 +96,7 @@ def test_an_artifact_computes_what_the_model_computes(format, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-@without_backend
+@slow_elsewhere
 def test_each_output_is_compared_with_its_own_size(tmp_path, monkeypatch):
     x = keras.Input((4,))
     outputs = {"large": 1000.0 * x, "flag": x > 0, "small": keras.layers.Dense(2)(x)}

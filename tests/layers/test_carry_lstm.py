@@ -8,7 +8,6 @@ from keras import ops
 import zoo
 from helpers.gradients import assert_close, gradients, numpy_of
 from helpers.harness import run_layer_test
-from zoo import backend
 from zoo.layers.carry_lstm import ExplicitState
 
 BATCH, STEPS, FEATURES, UNITS, CHUNKS = 2, 4, 3, 5, 3
@@ -212,21 +211,3 @@ def test_half_precision_rounds_the_weights_and_outputs_of_float32(dtype):
     full.set_weights([kernel, recurrent, *full.get_weights()[2:]])
     assert {keras.backend.standardize_dtype(v.dtype) for v in (y, half.h, half.kernel)} == {dtype}
     assert_close(ops.cast(y, "float32"), full(x), {"float16": 4e-3, "bfloat16": 3e-2}[dtype])
-
-
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX unrolls")
-def test_steps_unrolled_as_on_an_accelerator_compute_the_same(monkeypatch):
-    import jax
-
-    rng = np.random.default_rng(0)
-    shapes = (2, 7, 3), (2, 5), (2, 5), (3, 20), (5, 20), (20,)
-    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-
-    def loss(*arrays):
-        return sum(ops.sum(ops.square(y)) for y in backend.lstm(*arrays))
-
-    whole = jax.value_and_grad(loss, range(len(arrays)))
-    expected = whole(*arrays)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert "unroll=5" in str(jax.make_jaxpr(loss)(*arrays))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), whole(*arrays), expected)

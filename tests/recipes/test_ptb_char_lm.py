@@ -127,7 +127,9 @@ def test_a_network_that_was_scored_is_found_without_its_weights(tmp_path, monkey
 @without_backend
 @pytest.mark.parametrize("forms", ["", "plain,plain"])
 def test_forms_are_one_or_more_different_ones(forms, tmp_path):
-    with pytest.raises(ValueError, match="Expected different forms. Received: --variant"):
+    with pytest.raises(
+        ValueError, match=f"one or more different forms. Received: --variant '{forms}'"
+    ):
         start(tmp_path, f"--variant={forms}")
 
 
