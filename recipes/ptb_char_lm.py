@@ -111,7 +111,7 @@ SCALES = {
 def measure(settings, run):
     """Train one form or several, and return their perplexities.
 
-    Beside other forms, "coupled" is also trained from a second seed, to compare two networks of one
+    Beside all others, "coupled" is also trained from a second seed, to compare two networks of one
     form.
     """
     run.split(settings.batch).check_batch(settings.batch)
@@ -129,7 +129,7 @@ def measure(settings, run):
         "size": settings.size,
         "variants": {variant: train(settings, run, corpus, variant) for variant in variants},
     }
-    if len(variants) > 1 and "coupled" in variants:
+    if len(variants) == len(VARIANTS):
         again = copy.copy(run)
         again.seed += 1000
         measured["again"] = train(settings, again, corpus, "coupled")
@@ -279,11 +279,16 @@ def perplexities(one):
     return {variant: facts["test_perplexity"] for variant, facts in one["variants"].items()}
 
 
+def perplexities_of(seeds, variant):
+    """Return the test perplexity of a form for each seed that has it."""
+    return [perplexities(one)[variant] for one in seeds if variant in one["variants"]]
+
+
 def table1a(seeds):
     """Return a row a form: test perplexity, its deviation over seeds, and the paper's."""
     rows = []
     for variant in seeds[0]["variants"]:
-        values = [perplexities(one)[variant] for one in seeds]
+        values = perplexities_of(seeds, variant)
         rows.append(
             {
                 "variant": variant,
@@ -301,7 +306,7 @@ def order(seeds):
     variants = [*seeds[0]["variants"]]
     if len(variants) < 2:
         return None
-    means = [np.mean([perplexities(one)[variant] for one in seeds]) for variant in variants]
+    means = [np.mean(perplexities_of(seeds, variant)) for variant in variants]
     paper = {variant: PAPER["large", variant] for variant in variants}
     tau = stats.kendalltau(means, [*paper.values()]).statistic
     rows = [

@@ -6,8 +6,6 @@ from zoo.backend.ops import with_gradient
 from zoo.backend.runtime import BACKEND
 from zoo.types import Tensor
 
-UNROLL = 5  # ours
-
 
 def lstm(
     x: Tensor, h: Tensor, c: Tensor, kernel: Tensor, recurrent_kernel: Tensor, bias: Tensor
@@ -94,9 +92,7 @@ def _states(step, start, inputs, reverse=False):
         state = step(state, inputs)
         return state, state
 
-    # An accelerator launches the kernels of a loop one by one, those of unrolled steps at once.
-    unroll = 1 if jax.default_backend() == "cpu" else UNROLL
-    return jax.lax.scan(body, start, inputs, reverse=reverse, unroll=unroll)[1]
+    return jax.lax.scan(body, start, inputs, reverse=reverse)[1]
 
 
 _recurrence = with_gradient(_forward, _backward)
