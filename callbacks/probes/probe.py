@@ -119,6 +119,11 @@ class Probe:
         for block, members in sums.items():
             totals = self.sums.setdefault(block, {})
             for key, value in members.items():
+                if np.shape(totals.get(key, value)) != np.shape(value):
+                    raise ValueError(
+                        f"Expected examples of one shape. Received: {self.name} of the shapes "
+                        f"{np.shape(totals[key])} and {np.shape(value)}. Pad or sort the examples."
+                    )
                 totals[key] = totals.get(key, 0.0) + np.asarray(value, "float64")
 
     def result(self) -> dict[str | None, dict[str, Any]]:

@@ -108,6 +108,11 @@ class Trials:
                 for name, value in to_arrays(scores, mask).items():
                     sums.setdefault(name, np.zeros(len(plans)))[numbers] += value
             self.count += examples
+        if self.chain.graph.masked and np.isnan(sums.get("kl", [0.0])[0]):
+            raise ValueError(
+                "Expected finite outputs at a position of each example that a mask does not hide. "
+                "Received: NaN without a modification. Leave out examples of padding alone."
+            )
         return {name: sums[name] / self.count for name in MEASURES if name in sums}
 
     def _outputs(self, plans, start):
@@ -262,7 +267,7 @@ def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
 
 
 def early_exits(model: keras.Model, data: Any, **options: Any) -> Table:
-    """Stop the network after each block: later ones return their skip input.
+    """Stop the network after each block: later ones that keep the shape return their skip input.
 
     `options` are further arguments of `lesions`, except `mode`.
 

@@ -185,7 +185,9 @@ def test_a_distillation_trains_alike():
         inner = keras.distillation.Distiller(
             compiled(convolutional),
             compiled(highway),
-            distillation_losses=keras.distillation.LogitsDistillation(temperature=2.0),
+            distillation_losses=keras.distillation.LogitsDistillation(
+                temperature=2.0, loss=keras.losses.KLDivergence()
+            ),
         )
         inner.build((None, *IMAGES))
         return inner

@@ -58,6 +58,19 @@ def test_a_sweep_of_exits_equals_networks_without_the_later_blocks(model):
     np.testing.assert_allclose(pairs(table, "exit")[1:], exits, rtol=1e-4)
 
 
+@pytest.mark.parametrize("skip", [lambda x: 0.5 * x, layers.Identity()], ids=["scaled", "layer"])
+def test_exits_leave_out_blocks_whose_skip_is_more_than_their_input(skip):
+    inputs = x = keras.Input((4,))
+    for i in range(3):
+        x = layers.Add(name=f"sum{i}")([skip(x), layers.Dense(4, "tanh", name=f"f{i}")(x)])
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+    names = ["sum0", "sum1", "sum2"]
+    exits = [scores(graph.lesion(model, *names[i + 1 :])) for i in range(3)]
+    table = callbacks.early_exits(model, (X, Y))
+    np.testing.assert_allclose(pairs(table, "exit")[1:], exits, rtol=1e-4)
+    assert callbacks.depth_plan(model, X, keep=0.5)
+
+
 def test_a_stage_of_two_blocks_has_one_other_order(model):
     table = callbacks.shuffles(model, (X, Y), swaps=(1, 2), repeats=1)
     order = {"block0": "block1", "block1": "block0", "block2": "block3", "block3": "block2"}

@@ -270,6 +270,32 @@ def test_free_sides_that_no_example_fits_are_to_be_fixed(tmp_path):
 
 
 @slow_unless_tensorflow
+def test_a_layer_whose_configuration_lacks_an_argument_is_exported_as_it_is(tmp_path):
+    class Scaled(keras.layers.Layer):
+        def __init__(self, factor=1.0, **kwargs):
+            super().__init__(**kwargs)
+            self.factor = factor
+
+        def call(self, x):
+            return self.factor * x
+
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, Scaled(5.0, name="y")(inputs))
+    assert zoo.export(model, tmp_path / "model.onnx") <= 1e-5
+    x = np.ones((1, 4), "float32")
+    np.testing.assert_allclose(
+        step_of(tmp_path / "model.onnx")(**{model.inputs[0].name: x})["y"], 5
+    )
+
+
+def test_inputs_whose_names_differ_by_marks_alone_are_refused(tmp_path):
+    inputs = [keras.Input((4,), name=name) for name in ("a-b", "a_b")]
+    with pytest.raises(ValueError, match="names differ .* Received: ..a-b., .a_b.."):
+        zoo.export(keras.Model(inputs, keras.layers.Add()(inputs)), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@slow_unless_tensorflow
 @pytest.mark.parametrize("format", ["onnx", "litert"])
 def test_the_operation_that_a_format_lacks_is_named(format, tmp_path):
     x = keras.Input((4,))

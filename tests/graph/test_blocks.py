@@ -45,7 +45,7 @@ def test_a_projection_shortcut_has_fewer_layers_with_weights_than_the_residual_b
     model = small(lambda x: layers.Add(name="sum")([conv(x, "project"), conv(conv(x), "branch")]))
     (block,), _ = find_blocks(model)
     producers = {slot: call.name for call in Graph(model).calls for slot in call.outputs}
-    assert (producers[block.x], producers[block.f]) == ("project", "branch") and block.changes_shape
+    assert (producers[block.x], producers[block.f]) == ("project", "branch") and not block.changes_shape
 
 
 @pytest.mark.parametrize(
@@ -170,3 +170,13 @@ def test_each_repetition_of_an_unrolled_block_is_a_block():
     assert [block.layer is None for block in blocks] == 6 * [False] + 3 * [True]
     assert [block.source for block in blocks[6:]] == [block.y for block in blocks[5:8]]
     assert [block.stage for block in blocks] == [1, 1, 2, 2] + 5 * [3]
+
+
+def test_a_gated_sum_whose_branches_share_the_gate_is_rejected_with_another_way_to_write_it():
+    inputs = keras.Input((4,))
+    x = layers.Add(name="residual")([inputs, layers.Dense(4)(inputs)])
+    t = layers.Dense(4, "sigmoid")(x)
+    y = layers.Add(name="highway")([t * layers.Dense(4)(x), (1 - t) * x])
+    blocks, ((name, reason),) = find_blocks(keras.Model(inputs, y))
+    assert [block.name for block in blocks] == ["residual"]
+    assert name == "highway" and "x + t (h - x)" in reason

@@ -109,3 +109,26 @@ def test_attention_and_recurrent_layers_see_the_mask_in_changed_networks_and_exi
     close(array(zoo.graph.add_exits(model, ["sum0"])(IDS)["last"]), expected)
     graph = zoo.graph.calls.Graph(model)
     close(array(graph.run(graph.start(IDS))[graph.outputs[0]]), expected)
+
+
+@pytest.mark.parametrize("is_layer", [True, False])
+def test_a_block_without_effect_leaves_the_masks_behind_it_as_they_were(is_layer, tmp_path):
+    inputs = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(7, 4, mask_zero=True)(inputs)
+    f = layers.Dense(4, kernel_initializer="zeros", name="f")(x)
+    y = layers.LSTM(4)(layers.Add(name="sum")([x, f]) if is_layer else x + f)  # + has no mask
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(y))
+    lesioned = zoo.graph.lesion(model, "sum" if is_layer else "f_sum")
+    close(lesioned.predict(IDS, verbose=0), model.predict(IDS, verbose=0))
+    lesioned.save(tmp_path / "lesioned.keras")
+    close(array(load_model(tmp_path / "lesioned.keras")(IDS)), model.predict(IDS, verbose=0))
+    assert callbacks.lesions(model, (IDS, LABELS)).values("lesion_kl").popitem()[1] < 1e-12
+
+
+def test_a_sweep_refuses_examples_of_padding_alone():
+    inputs = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(7, 4, mask_zero=True)(inputs)
+    x = layers.Add(name="sum")([x, layers.Dense(4)(x)])
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(x))
+    with pytest.raises(ValueError, match="Leave out examples of padding alone"):
+        callbacks.lesions(model, np.concatenate([IDS, 0 * IDS[:1]]))

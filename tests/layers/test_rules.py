@@ -877,6 +877,13 @@ def test_a_state_of_the_wrong_shape():
             layer(x)
 
 
+@pytest.mark.parametrize("rule", ["value", "mudd"])
+def test_a_layer_that_ignores_what_its_rule_hands_it_is_refused(rule):
+    x = zoo.StreamStart(rule, depth=2)(keras.Input((5, 6)))
+    with pytest.raises(ValueError, match="such as `zoo.CausalAttention`"):
+        zoo.SubLayer(keras.layers.Dense(6), rule, index=0, depth=2)(x)
+
+
 def test_a_frozen_sub_layer_has_no_trainable_weights(tmp_path):
     for rule in ("layerscale", "mhc"):
         frozen = zoo.SubLayer(keras.layers.Dense(D), rule, depth=2, trainable=False)

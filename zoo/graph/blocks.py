@@ -44,11 +44,7 @@ class Block:
     layer: Skip | None = None  # the skip layer, if it is one
     stage: int = -1  # not known
     index: int = 0  # among the network's blocks
-
-    @property
-    def changes_shape(self) -> bool:
-        """True if the skip input is not the block's input, as where a stage begins."""
-        return self.x != self.source
+    changes_shape: bool = False  # as where a stage begins
 
 
 def find_blocks(
@@ -104,8 +100,9 @@ def find_blocks(
     if not blocks:
         (other,) = {*GRAINS} - {grain}
         listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected) or (
-            f" No sum in its graph is y = x + f(x), and concatenations are no blocks. Add skips by "
-            f"keras.layers.Add, or find a {GRAINS[other]}: grain={other!r}."
+            f" No sum in its graph is y = x + f(x), and concatenations are no blocks. Open layers "
+            f"with sums inside by zoo.graph.inline(model), add skips by keras.layers.Add, or find "
+            f"a {GRAINS[other]}: grain={other!r}."
         )
         raise ValueError(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
@@ -186,9 +183,9 @@ def candidates(
             whole = ", and grain='layer' makes a block of it" if block else ""
             rejected[call.index] = (
                 f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
-                f"sums inside it; zoo.graph.inline(model) opens it or says why it cannot{whole}. "
-                f"If code needs the length of an input, give inline its `shapes`, such as "
-                f"shapes={{'token_ids': (None, 128)}}"
+                f"sums inside it; zoo.graph.inline(model) opens it if one is a block, or says why "
+                f"it cannot{whole}. If code needs the length of an input, give inline `shapes`, "
+                f"such as shapes={{'token_ids': (None, 128)}}"
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])
     _end_after_drops(graph, named)
@@ -271,17 +268,29 @@ class _Sums:
             )
         x = terms[counts.index(least)]
         others = [slot for slot in terms if slot != x]
-        shortcut = {c.index for c in calls_before(x, after)}
-        shared = any(c.index in shortcut for slot in others for c in calls_before(slot, after))
-        if shared or len(self.graph.shapes[fork]) != len(call.shapes[0]):
-            return None  # a sum of outputs of one call, or of scores and a bias
+        if self._is_other(call, fork, x, others):
+            return None
         weighted = [c for slot in others for c in self._weighted(after, slot)]
         if all("Embedding" in type(c.layer).__name__ for c in weighted):
             raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
         shapes = [self.graph.shapes[slot] for slot in terms]
         if any(_is_broadcast(shape, call.shapes[0]) for shape in shapes):
             raise _NoBlockError(f"it broadcasts a tensor: its terms have the shapes {shapes}")
-        return _block(call, fork, x, f=others[0] if len(others) == 1 else None)
+        changes = self.graph.shapes[fork] != call.shapes[0]
+        f = others[0] if len(others) == 1 else None
+        return _block(call, fork, x, f=f, changes_shape=changes)
+
+    def _is_other(self, call, fork, x, others):
+        """True for a sum of outputs of one call, or of scores and a bias."""
+        after = self.graph.after(fork)
+        shortcut = {c.index for c in calls_before(x, after)}
+        shared = any(c.index in shortcut for slot in others for c in calls_before(slot, after))
+        shape = self.graph.shapes[fork]
+        if shared and shape == call.shapes[0]:
+            ends = {self._producers[slot].index for slot in (x, *others)}
+            if len(ends) > len(others) and ends.isdisjoint(shortcut - {max(shortcut)}):
+                raise _NoBlockError("its branches share layers; x + t (h - x) is t h + (1 - t) x")
+        return shared or len(shape) != len(call.shapes[0])
 
     def _closed(self, fork, terms):
         """True if the shortest branch from a fork reads nothing else."""
@@ -326,7 +335,8 @@ def _skip_block(call):
             "a scanned stack hides its layers; zoo.graph.rewire can put its to_layers() there"
         )
     x = None if call.layer.opens_stage else call.sources[0]
-    return _block(call, call.sources[0], x, layer=call.layer, stage=call.layer.stage)
+    more = {"stage": call.layer.stage, "changes_shape": call.layer.opens_stage}
+    return _block(call, call.sources[0], x, layer=call.layer, **more)
 
 
 def _layer_block(graph, call):

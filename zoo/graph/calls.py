@@ -308,6 +308,22 @@ class KeepMask(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("zoo")
+class DropMask(keras.layers.Layer):
+    """A tensor without its mask."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return a copy, to which Keras adds no mask."""
+        return keras.ops.copy(x)
+
+    def compute_mask(self, x: Tensor, previous_mask: Any) -> None:
+        """Return None."""
+
+
+@keras.saving.register_keras_serializable("zoo")
 class SetMask(keras.layers.Layer):
     """The first of two tensors, with the second as its mask."""
 

@@ -7,7 +7,17 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 
 from zoo.graph.blocks import Grain, Network
-from zoo.graph.calls import Apply, Call, Values, calls_before, infer, made, reads, symbolic
+from zoo.graph.calls import (
+    Apply,
+    Call,
+    DropMask,
+    Values,
+    calls_before,
+    infer,
+    made,
+    reads,
+    symbolic,
+)
 from zoo.layers.configured import Configured
 from zoo.layers.skip import Skip
 from zoo.layers.sub_layer import SubLayer
@@ -123,7 +133,10 @@ class Chain:
             end: Any = block.y if step.action == "run" else block.x  # None in skip layers only
             calls = calls_before(end, self._inner[step.block])
             values = {**state.sides, block.source: x}
-            return State(self.graph.run(values, apply, calls, keep=True)[end], state.sides)
+            y = self.graph.run(values, apply, calls, keep=True)[end]
+            if step.action != "run" and self._drops_mask(block):
+                y = DropMask()(y)
+            return State(y, state.sides)
         if isinstance(layer, SubLayer):
             if step.action == "close" or layer.rule.is_history:
                 x = self._part(block, "closed")(x)
@@ -155,7 +168,12 @@ class Chain:
         if isinstance(layer, SubLayer) and layer.rule.is_history:
             return False
         finishes = layer is not None and type(layer).finish is not Skip.finish
-        return not block.changes_shape and not finishes
+        return block.x == block.source and not finishes and not self._drops_mask(block)
+
+    def _drops_mask(self, block):
+        """Return True if a block's output has no Keras mask where its skip input has one."""
+        layer = self.graph.calls[block.call].layer  # an operation, such as +, supports none
+        return self.graph.masked and not getattr(layer, "supports_masking", False)
 
     def _part(self, block, name):
         """Return a branch of a skip layer as a layer of its own, always the same one."""

@@ -63,7 +63,8 @@ def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
     except (AttributeError, NotImplementedError):  # LlamaAttention reads an attribute it lacks
         own = standard
     lost = known - attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
-    if own.keys() == standard.keys() and lost:  # defaults would take their place
+    misnamed = own.keys() - known
+    if lost and (misnamed or own.keys() == standard.keys()):  # defaults would take their place
         raise TypeError(f"no `get_config` and no attributes have the arguments {sorted(lost)}")
     return attributes(layer) | standard | {key: own[key] for key in own.keys() & known}
 

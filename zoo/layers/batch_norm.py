@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -110,7 +111,7 @@ def check_use(use: int, uses: int) -> None:
 
 
 @contextlib.contextmanager
-def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
+def batch_statistics(model: keras.Model, x: Any) -> Iterator[None]:
     """Within the context, set the moving averages to what training on one batch converges to.
 
     An untrained network can then be evaluated; initial averages of 0 and 1 do not describe data.
@@ -122,9 +123,10 @@ def batch_statistics(model: keras.Model, x: np.ndarray) -> Iterator[None]:
         non_trainable = [v.value for v in model.non_trainable_variables]
         return model.stateless_call(trainable, non_trainable, x, training=True)[1]
 
+    batch = keras.tree.map_structure(ops.convert_to_tensor, x)
     variables = model.non_trainable_variables
     before = [ops.convert_to_numpy(v).copy() for v in variables]
-    after = [ops.convert_to_numpy(v) for v in compiled(train, model)(ops.convert_to_tensor(x))]
+    after = [ops.convert_to_numpy(v) for v in compiled(train, model)(batch)]
     values = {id(v): pair for v, *pair in zip(variables, before, after, strict=True)}
     uses: dict[int, int] = {}  # calls that move the averages of a normalization, if more than one
     for layer in keras_private.inner_layers(model):

@@ -100,6 +100,7 @@ class Rule(Configured):
     writes_input = False
     is_history = False
     is_shared = False
+    of_inner: tuple[str, ...] = ()  # arguments of F, besides its input, where a layer begins
     slots: int | None = None
     copies = 1
     input_scale = 1.0
@@ -524,6 +525,8 @@ class DynamicDense(DenseFormer):
     Xiao et al. (2025), "MUDDFormer", arXiv:2502.12170.
     """
 
+    of_inner = ("sources",)
+
     def build(self, input_shape: Shape) -> None:
         """Add the gains of keys and values, and the weights of the means."""
         d = input_shape[-1]
@@ -654,6 +657,7 @@ class ValueResidual(Rule):
     Reference: Zhou et al. (2024), "Value Residual Learning", arXiv:2410.17897.
     """
 
+    of_inner = ("value", "shares")
     slots = 2  # the stream and V_1
 
     def __init__(

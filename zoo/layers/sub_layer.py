@@ -99,6 +99,12 @@ class SubLayer(Skip):
                 f"Expected a state (batch, ..., {slots}d) of the rule {type(self.rule).__name__}."
                 f" Received: shape {tuple(input_shape)}. `zoo.StreamStart` makes it."
             )
+        arguments = self.rule.of_inner if self.rule.opens_layer else ()
+        if not {*arguments} <= {*keras_private.call_parameters(self.inner)}:
+            raise ValueError(
+                f"The rule {type(self.rule).__name__} needs a layer F that is called with "
+                f"{arguments}, such as `zoo.CausalAttention`. Received: {self.inner.name}."
+            )
         shape = (*input_shape[: -2 if slots else -1], input_shape[-1])
         self.width = shape[-1]
         super().build(shape)
