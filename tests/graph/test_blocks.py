@@ -45,7 +45,8 @@ def test_a_projection_shortcut_has_fewer_layers_with_weights_than_the_residual_b
     model = small(lambda x: layers.Add(name="sum")([conv(x, "project"), conv(conv(x), "branch")]))
     (block,), _ = find_blocks(model)
     producers = {slot: call.name for call in Graph(model).calls for slot in call.outputs}
-    assert (producers[block.x], producers[block.f]) == ("project", "branch") and not block.changes_shape
+    assert (producers[block.x], producers[block.f]) == ("project", "branch")
+    assert not block.changes_shape
 
 
 @pytest.mark.parametrize(
