@@ -127,10 +127,7 @@ def evaluate(
     values = [float(claim.value(*one)) for one in measured]
     controls = [float(claim.control.value(*one)) for one in measured]
     scale = facts[0]["scale"]
-    origin = {
-        key: ", ".join(dict.fromkeys(", ".join(one[key] for one in facts).split(", ")))
-        for key in ("commit", "backend", "hardware", "data")
-    }
+    origin = {key: _distinct(facts, key) for key in ("commit", "backend", "hardware", "data")}
     return {
         "claim": claim.name,
         "paper": f"{catalog.TITLES[experiment.paper]}, {claim.section}",
@@ -145,6 +142,11 @@ def evaluate(
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
         "figure": claim.figure and f"{experiment.name}/{scale}/{claim.figure}",
     }
+
+
+def _distinct(facts, key):
+    """Return the different parts of a fact of several runs, separated by commas, in their order."""
+    return ", ".join(dict.fromkeys(", ".join(one[key] for one in facts).split(", ")))
 
 
 def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -402,7 +404,7 @@ def _costs():
             if facts:
                 minutes = [one["seconds"] / 60 for one in facts]
                 ends = dict.fromkeys(f"{limit(minutes):.0f}" for limit in (min, max))
-                shared = {key: ", ".join({one[key]: 0 for one in facts}) for key in IN_COSTS}
+                shared = {key: _distinct(facts, key) for key in IN_COSTS}
                 about = {"experiment": f"{experiment.name}, {scale}", "seeds": len(facts)}
                 rows.append({**about, "minutes a seed": " to ".join(ends), **shared})
     return markdown_table(rows)

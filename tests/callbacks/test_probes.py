@@ -190,3 +190,29 @@ def test_gates_of_units_and_classes_biases_and_outputs(table, run):
         ("block_outputs_units", [y.mean(0) for y in states[1:]]),
     ):
         np.testing.assert_allclose(table.array(name), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_sums_over_examples_of_two_lengths_are_refused():
+    inputs = keras.Input((None, 3))
+    x = keras.layers.Add(name="sum")([inputs, keras.layers.Dense(3)(inputs)])
+    x = keras.layers.Add(name="last")([x, keras.layers.Dense(3)(x)])
+    model = keras.Model(inputs, keras.layers.Dense(2)(x))
+    batches = [np.ones((2, length, 3), "float32") for length in (1, 5)]
+    with pytest.raises(ValueError, match="Expected examples of one shape"):
+        callbacks.run([callbacks.EstimationError()], model, batches)
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_batch_statistics_of_a_network_with_two_inputs(kind):
+    inputs = {name: keras.Input((3,), name=name) for name in "ab"}
+    y = keras.layers.BatchNormalization()(keras.layers.Add()([*inputs.values()]))
+    model = keras.Model([*inputs.values()], y)
+    x = {
+        name: np.random.default_rng(i).normal(size=(9, 3)).astype("float32")
+        for i, name in enumerate("ab")
+    }
+    given = x if kind is dict else [*x.values()]
+    with callbacks.batch_statistics(model, given):
+        normalized = model.predict(given, verbose=0)
+    total = x["a"] + x["b"]
+    np.testing.assert_allclose(normalized, (total - total.mean(0)) / total.std(0), atol=2e-3)

@@ -270,7 +270,10 @@ def test_free_sides_that_no_example_fits_are_to_be_fixed(tmp_path):
 
 
 @slow_unless_tensorflow
-def test_a_layer_whose_configuration_lacks_an_argument_is_exported_as_it_is(tmp_path):
+def test_a_layer_whose_configuration_lacks_an_argument_is_exported_as_it_is(tmp_path, backend):
+    if backend == "jax":
+        pytest.skip("another process makes the layer, from its configuration")
+
     class Scaled(keras.layers.Layer):
         def __init__(self, factor=1.0, **kwargs):
             super().__init__(**kwargs)

@@ -428,6 +428,24 @@ class Wide(layers.Layer):
         return self.inner(x)
 
 
+class Misnamed(Wide):
+    """A layer whose configuration has its argument by a name that the constructor refuses."""
+
+    def __init__(self, width=2, **kwargs):
+        super().__init__(width, kept=False, **kwargs)
+
+    def get_config(self):
+        return {**super().get_config(), "size": self.inner.units}
+
+
+def test_a_layer_with_a_misnamed_argument_is_not_saved_with_its_default(caplog):
+    inputs = keras.Input((4,))
+    y = layers.Add(name="a")([inputs, Misnamed(4, name="misnamed")(inputs)])
+    y = layers.Add(name="b")([y, layers.Dense(4)(y)])
+    zoo.graph.prune_blocks(keras.Model(inputs, y), "b")
+    assert "misnamed cannot be saved" in caplog.text
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_layer_that_cannot_be_saved_is_named_when_the_network_is_pruned(kept, caplog):
     inputs = keras.Input((4,))

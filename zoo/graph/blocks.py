@@ -44,7 +44,7 @@ class Block:
     layer: Skip | None = None  # the skip layer, if it is one
     stage: int = -1  # not known
     index: int = 0  # among the network's blocks
-    changes_shape: bool = False  # as where a stage begins
+    changes_shape: bool = False  # y has another shape than the input, as where a stage begins
 
 
 def find_blocks(
@@ -281,7 +281,7 @@ class _Sums:
         return _block(call, fork, x, f=f, changes_shape=changes)
 
     def _is_other(self, call, fork, x, others):
-        """True for a sum of outputs of one call, or of scores and a bias."""
+        """True for a sum of outputs of one call, or of scores and a bias; raise for other forks."""
         after = self.graph.after(fork)
         shortcut = {c.index for c in calls_before(x, after)}
         shared = any(c.index in shortcut for slot in others for c in calls_before(slot, after))
@@ -289,7 +289,9 @@ class _Sums:
         if shared and shape == call.shapes[0]:
             ends = {self._producers[slot].index for slot in (x, *others)}
             if len(ends) > len(others) and ends.isdisjoint(shortcut - {max(shortcut)}):
-                raise _NoBlockError("its branches share layers; x + t (h - x) is t h + (1 - t) x")
+                raise _NoBlockError(
+                    "its branches share layers, as t h + (1 - t) x: write x + t (h - x)"
+                )
         return shared or len(shape) != len(call.shapes[0])
 
     def _closed(self, fork, terms):

@@ -233,6 +233,10 @@ class Graph:
         """Return `tensor` with the mask of `source`, which operations outside of layers drop."""
         return KeepMask()(source, tensor) if self.masked else tensor
 
+    def drop_mask(self, tensor: Tensor) -> Tensor:
+        """Return `tensor` without a mask."""
+        return DropMask()(tensor) if self.masked else tensor
+
     def new_inputs(self, shapes: Mapping[str, Shape] | None = None) -> Values:
         """Return new symbolic inputs by slot, of the model's shapes or of `shapes`, batch included.
 

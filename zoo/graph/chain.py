@@ -7,17 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 
 from zoo.graph.blocks import Grain, Network
-from zoo.graph.calls import (
-    Apply,
-    Call,
-    DropMask,
-    Values,
-    calls_before,
-    infer,
-    made,
-    reads,
-    symbolic,
-)
+from zoo.graph.calls import Apply, Call, Values, calls_before, infer, made, reads, symbolic
 from zoo.layers.configured import Configured
 from zoo.layers.skip import Skip
 from zoo.layers.sub_layer import SubLayer
@@ -135,7 +125,7 @@ class Chain:
             values = {**state.sides, block.source: x}
             y = self.graph.run(values, apply, calls, keep=True)[end]
             if step.action != "run" and self._drops_mask(block):
-                y = DropMask()(y)
+                y = self.graph.drop_mask(y)
             return State(y, state.sides)
         if isinstance(layer, SubLayer):
             if step.action == "close" or layer.rule.is_history:

@@ -72,6 +72,7 @@ class Rule(Configured):
         writes_input: True if `write` needs what F reads, normalized, as "u" of its coefficients.
         is_history: True if slots of the state belong to sub-layers, which then cannot be reordered.
         is_shared: True if one rule object serves all sub-layers of a layer.
+        inner_arguments: Names in `context` that F must take in a layer's first sub-layer.
         slots: Number of vectors of a position in the state; None: the state is the stream.
         copies: Number of slots, the first ones, that start as the embedding; the others start at 0.
         input_scale: Factor of the normalized input of F.
@@ -100,7 +101,7 @@ class Rule(Configured):
     writes_input = False
     is_history = False
     is_shared = False
-    of_inner: tuple[str, ...] = ()  # arguments of F, besides its input, where a layer begins
+    inner_arguments: tuple[str, ...] = ()
     slots: int | None = None
     copies = 1
     input_scale = 1.0
@@ -525,7 +526,7 @@ class DynamicDense(DenseFormer):
     Xiao et al. (2025), "MUDDFormer", arXiv:2502.12170.
     """
 
-    of_inner = ("sources",)
+    inner_arguments = ("sources",)
 
     def build(self, input_shape: Shape) -> None:
         """Add the gains of keys and values, and the weights of the means."""
@@ -657,7 +658,7 @@ class ValueResidual(Rule):
     Reference: Zhou et al. (2024), "Value Residual Learning", arXiv:2410.17897.
     """
 
-    of_inner = ("value", "shares")
+    inner_arguments = ("value", "shares")
     slots = 2  # the stream and V_1
 
     def __init__(

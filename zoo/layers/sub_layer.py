@@ -99,7 +99,7 @@ class SubLayer(Skip):
                 f"Expected a state (batch, ..., {slots}d) of the rule {type(self.rule).__name__}."
                 f" Received: shape {tuple(input_shape)}. `zoo.StreamStart` makes it."
             )
-        arguments = self.rule.of_inner if self.rule.opens_layer else ()
+        arguments = self.rule.inner_arguments if self.rule.opens_layer else ()
         if not {*arguments} <= {*keras_private.call_parameters(self.inner)}:
             raise ValueError(
                 f"The rule {type(self.rule).__name__} needs a layer F that is called with "
