@@ -1,6 +1,7 @@
 """Experiments of Greff et al. (2017): numbers that their modules compute themselves."""
 
 import dataclasses
+import types
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 import zoo
 from helpers.harness import measured_by, slow_elsewhere, without_backend
-from zoo.recipes import ptb_char_lm
+from zoo.recipes import ptb_char_lm, trained_resnets
 from zoo.recipes.experiment import catalog, pages
 from zoo.recipes.greff2017 import imagenet, lesions
 
@@ -38,6 +39,29 @@ def test_50_layer_networks_are_trained_inspected_and_drawn(run, tmp_path):
     assert drawn == {"table1b.csv", "fig3.png", "fig5.png", "section3.2.png"}
     with pytest.raises(ValueError, match="one batch of 30 training images"):
         imagenet.measure(dataclasses.replace(settings, batch=30), run)
+
+
+@slow_elsewhere
+def test_networks_that_others_trained_are_inspected_and_drawn_apart(run, tmp_path, monkeypatch):
+    draw = np.random.default_rng(0).integers
+    images = {"x_test": draw(0, 256, (12, 32, 32, 3), "uint8"), "y_test": draw(0, 10, 12)}
+    data = types.SimpleNamespace(images=types.SimpleNamespace(name="CIFAR-10", **images))
+    settings = trained_resnets.Trained(probe_examples=8, batch=4)
+    seeds = []
+    for depth in (14, 20):
+        made = {"model": zoo.he_resnet(depth), "untrained": zoo.he_resnet(depth)}
+        network = types.SimpleNamespace(name=f"resnet{depth}", data=data, **made)
+        monkeypatch.setattr(trained_resnets, "open_network", lambda *_, found=network: found)
+        run.folder = tmp_path / f"{depth}"
+        seeds.append(imagenet.measure(settings, run))
+    stages = [one["inspected"]["resnet_bn"]["stage"].tolist() for one in seeds]
+    assert stages == [[1, 1, 2, 2, 3, 3], [1, 1, 1, 2, 2, 2, 3, 3, 3]]
+    for one in seeds:
+        values = [np.array(measured_by(imagenet, name, one)) for name in ("G1", "G2", "G9")]
+        assert np.all(np.isfinite(values)) and values[0][0] != values[0][1]
+    pages.draw(catalog.load("greff2017/imagenet"), seeds, tmp_path / "figures")
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"fig3.png", "section3.2.png"}
 
 
 @without_backend
