@@ -55,7 +55,7 @@ def run(  # noqa: PLR0913 (options by keyword)
             If an output has positions, such as `(batch, steps, classes)`, loss and accuracy are
             averaged over an example's positions. Sample weights `(batch, steps)`, the third
             element, weigh them; positions with the loss's `ignore_class` or hidden by a Keras mask
-            are left out. Sample weights of whole examples are not used.
+            are left out. Sample weights of whole examples are not used, with a warning.
         loss: A Keras loss or its name; `None`: the one that `model` was compiled with, or the
             cross-entropy of its softmax or sigmoid, or of labels that are class indices.
         batch_size: Examples in a batch, where `data` are arrays. Results do not depend on it. NaN

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops, tree
 
 from zoo.backend import STATIC_SHAPES, keras_private
@@ -38,8 +39,9 @@ def batches(data: Any, batch_size: int, check: Check | None = None) -> Iterator[
     """Yield pairs of inputs and labels, as arrays; None for data without labels.
 
     `data` and `batch_size` are those of `zoo.callbacks.run`. Labels with sample weights of
-    positions are `Labels`. `check` gets labels (all of them, where `data` are arrays, or a batch's)
-    and returns those to use, or raises an error.
+    positions are `Labels`; those of whole examples are left out, with a warning. `check` gets
+    labels (all of them, where `data` are arrays, or a batch's) and returns those to use, or raises
+    an error.
 
     Raises:
         ValueError: if data are no arrays, inputs and labels differ in their numbers of examples, or
@@ -56,6 +58,8 @@ def batches(data: Any, batch_size: int, check: Check | None = None) -> Iterator[
         x = x[0] if len(part) > 1 and isinstance(x, (tuple, list)) and len(x) == 1 else x
         if y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
             y = Labels(y, weights)
+        elif weights is not None and not seen:
+            logging.warning("Weights of whole examples are not used: all examples count alike.")
         y, count = _check(x, y, check)
         size = batch_size if arrays else max(count, 1)
         for start in range(0, count, size):

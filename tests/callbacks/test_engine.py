@@ -108,6 +108,18 @@ def test_an_input_of_nan_makes_every_measured_value_nan_and_is_reported(activati
     assert not [row for row in table if not np.isnan(row.value)]
 
 
+def test_weights_of_whole_examples_are_left_out_and_told_once(caplog):
+    inputs = keras.Input((5,))
+    x = zoo.HighwayDense(name="block")(inputs)
+    model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+    weighted = [(X[:2], Y[:2], np.arange(2)), (X[2:4], Y[2:4], np.arange(2))]
+    values = callbacks.run([callbacks.L2Ratio()], model, weighted).values("l2_ratio")
+    assert values == callbacks.run([callbacks.L2Ratio()], model, X[:4], batch_size=2).values(
+        "l2_ratio"
+    )
+    assert caplog.text.count("Weights of whole examples are not used") == 1
+
+
 def test_the_sum_over_a_padded_batch_is_infinite_if_its_last_example_is():
     examples = np.array([[1.0], [2.0], [3.0], [4.0], [np.inf]], "float32")
     for x, _, mask in padded_batches(examples, 3):
