@@ -14,7 +14,7 @@ EXTRA_tensorflow := [tensorflow]
 EXTRA_jax := [tensorflow,jax]
 EXTRA_torch := [tensorflow,torch]
 EXTRA_docs := [docs]
-TUTORIALS := $(patsubst docs/%.py,build/%.md,$(wildcard docs/tutorials/*.py))
+TUTORIALS := $(patsubst docs/%.py,build/%.md,$(wildcard docs/tutorials/*.md))
 SOURCES := $(shell find zoo applications callbacks -name '*.py')
 MARK := not slow
 # Print each backend's output in one piece, where make supports it (4.0 and newer).
@@ -72,7 +72,7 @@ report: $(VENV)/docs.stamp  ## write docs/report.md as build/report.pdf
 	  $(BIN)/weasyprint -q -s docs/report.css -u docs/report.md - build/report.pdf
 
 # A tutorial is run again when it or the package has changed.
-build/tutorials/%.md: docs/tutorials/%.py docs/run_tutorial.py $(SOURCES) | $(VENV)/docs.stamp
+build/tutorials/%.md: docs/tutorials/%.md docs/run_tutorial.py $(SOURCES) | $(VENV)/docs.stamp
 	KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python docs/run_tutorial.py $< $(@D)
 	$(BIN)/jupyter-nbconvert --log-level=WARN --to=markdown $(@:.md=.ipynb)
 

@@ -1,6 +1,6 @@
-"""Run a tutorial, a script in percent format, and write it as a notebook.
+"""Run a tutorial, a page whose Python blocks are cells, and write it as a notebook.
 
-Usage: python docs/run_tutorial.py SCRIPT FOLDER
+Usage: python docs/run_tutorial.py PAGE FOLDER
 
 What the tutorial itself writes goes to the folder, too. An error ends the run.
 """
@@ -21,20 +21,20 @@ def is_log(output: nbformat.NotebookNode) -> bool:
     )
 
 
-def run(script: pathlib.Path, folder: pathlib.Path) -> None:
+def run(page: pathlib.Path, folder: pathlib.Path) -> None:
     """Write NAME.ipynb, with the outputs, of one tutorial."""
     folder.mkdir(parents=True, exist_ok=True)
-    notebook = jupytext.read(script)
+    notebook = jupytext.read(page)
     python = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["kernelspec"] = python
     ExecutePreprocessor(
-        timeout=None, on_cell_start=lambda **at: print(script.stem, at["cell_index"], flush=True)
+        timeout=None, on_cell_start=lambda **at: print(page.stem, at["cell_index"], flush=True)
     ).preprocess(notebook, {"metadata": {"path": str(folder)}})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not is_log(output)]
     notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
-    nbformat.write(notebook, folder / f"{script.stem}.ipynb")
+    nbformat.write(notebook, folder / f"{page.stem}.ipynb")
 
 
 if __name__ == "__main__":
