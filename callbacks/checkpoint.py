@@ -1,6 +1,7 @@
 """Resuming an interrupted training exactly where it was."""
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -35,28 +36,32 @@ METADATA = {
 STATES = {  # of Keras's callbacks
     keras.callbacks.EarlyStopping: ("best", "wait", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
 }
 
 
 class Resume(keras.callbacks.Callback):
     """Write the complete state of a training after each epoch, and resume from it.
 
-    The state is: all variables of model and optimizer, the state of the callbacks in `track`, the
-    history, torch's random state and the epoch. The file is complete or absent at any moment. When
-    `fit` starts and the file exists, training resumes after its epoch and ends with exactly the
-    numbers of an uninterrupted run, if the order of the data is a function of the epoch
-    (`shuffle=False`). An interrupted epoch is repeated from its start. Put it last in `callbacks`.
+    The state is: all variables of model and optimizer, states of stateful RNNs, the state of the
+    callbacks in `track`, the history, random states of Keras and torch, and the epoch. The file is
+    complete or absent at any moment. When `fit` starts and the file exists, training resumes after
+    its epoch and ends with exactly the numbers of an uninterrupted run, if the order of the data is
+    a function of the epoch (`shuffle=False`). An interrupted epoch is repeated from its start. Put
+    it last in `callbacks`.
 
     Args:
         path: The file, `.npz`.
-        track: Keras's EarlyStopping and ReduceLROnPlateau, and callbacks with an attribute `state`:
-            the names of those attributes that are saved, which are numbers, strings, None, or lists
-            of these or of arrays.
+        track: Those of `fit`'s callbacks whose state changes: Keras's EarlyStopping,
+            ReduceLROnPlateau and SwapEMAWeights, and callbacks with an attribute `state`: the names
+            of those attributes that are saved, which are numbers, strings, None, or lists of these
+            or of arrays.
         identity: Settings that distinguish this run; a file with other settings is refused.
 
     Raises:
         ValueError: if `path` is a folder; when training starts, if a callback in `track` has no
-            `state`, or the file is damaged, of another run, or its variables do not fit the model.
+            `state`, or the file is damaged, of another run, or its variables do not fit the model,
+            or its callbacks `track`.
 
     Example:
     >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
@@ -91,6 +96,7 @@ class Resume(keras.callbacks.Callback):
         if not self.path.exists():
             return
         metadata, arrays = self._load()
+        self._check_track([state.pop("class", None) for state in metadata["callbacks"]])
         values = [value for key, value in arrays.items() if key.startswith("v")]
         variables = self._variables()
         if [tuple(v.shape) for v in variables] != [value.shape for value in values]:
@@ -105,14 +111,26 @@ class Resume(keras.callbacks.Callback):
                 if name.startswith(f"c{i:03d}."):
                     state.setdefault(name.split(".")[1], []).append(array)
             vars(callback).update({key: state[key] for key in _state_of(callback) if key in state})
-        if keras.backend.backend() == "torch" and metadata["torch_rng"]:
-            torch = sys.modules["torch"]
-            rng = bytes.fromhex(metadata["torch_rng"])
-            torch.set_rng_state(torch.tensor(list(rng), dtype=torch.uint8))
+        self._restore_random(metadata["torch_rng"], arrays.get("seed"))
         self.history = metadata["history"]  # Keras clears its History after this hook
         # Keras would look at `stop_training` after one more batch only
         epoch = self.params["epochs"] if metadata["stop"] else metadata["epoch"]
         keras_private.set_initial_epoch(self.model, epoch)
+
+    def _restore_random(self, torch_rng, seed):
+        if keras.backend.backend() == "torch" and torch_rng:
+            torch = sys.modules["torch"]
+            torch.set_rng_state(torch.tensor(list(bytes.fromhex(torch_rng)), dtype=torch.uint8))
+        if seed is not None:
+            keras_private.global_seed_generator().state.assign(seed)
+
+    def _check_track(self, saved):
+        own = [type(callback).__name__ for callback in self.track]
+        if saved != own:
+            raise ValueError(
+                f"Expected the callbacks in `track` that wrote {self.path}: {saved}. Received: "
+                f"{own}. Delete the file to start from scratch."
+            )
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Restore the history."""
@@ -130,14 +148,18 @@ class Resume(keras.callbacks.Callback):
         """Write the state."""
         variables = self._variables()
         past = self.model.history  # it has not seen this epoch yet
-        history = {
-            key: [np.asarray(v).tolist() for v in (*past.history.get(key, []), value)]
-            for key, value in (logs or {}).items()  # a vector, of a metric by class, is a list
+        logged = {key: [*past.history.get(key, []), value] for key, value in (logs or {}).items()}
+        history = {  # a vector, of a metric by class, is a list
+            key: [np.asarray(value).tolist() for value in values]
+            for key, values in {**past.history, **logged}.items()
         }
         arrays = {f"v{i:05d}": value for i, value in enumerate(numpy_values(variables))}
+        if keras_private.has_global_seed_generator():
+            seed = keras_private.global_seed_generator().state
+            arrays["seed"] = keras.ops.convert_to_numpy(seed)
         states: list[dict[str, Any]] = []
         for i, callback in enumerate(self.track):
-            states.append({})
+            states.append({"class": type(callback).__name__})
             for key in _state_of(callback):
                 value = getattr(callback, key)
                 value = value.item() if isinstance(value, np.generic) else value
@@ -168,7 +190,12 @@ class Resume(keras.callbacks.Callback):
         model = self.model
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        return [*model.variables, *model.optimizer.variables]
+        layers = keras_private.inner_layers(model)
+        stateful = [layer for layer in layers if getattr(layer, "stateful", False)]
+        states = [keras.tree.flatten(getattr(layer, "states", None)) for layer in stateful]
+        known = {id(variable) for variable in model.variables}
+        untracked = [v for v in itertools.chain(*states) if v is not None and id(v) not in known]
+        return [*model.variables, *model.optimizer.variables, *untracked]
 
     def _load(self):
         try:
@@ -207,6 +234,9 @@ class BestWeights(keras.callbacks.Callback):
 
     `monitor` is the metric's key of the logs. With `Resume(track=[...])` the weights are part of
     the checkpoint.
+
+    Raises:
+        ValueError: after the first epoch, if the logs have no such metric.
     """
 
     state = ("best", "epoch", "weights")
@@ -220,7 +250,9 @@ class BestWeights(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Copy the weights if the epoch is the best one so far."""
-        value = float((logs or {})[self.monitor])
+        if self.monitor not in (logs or {}):
+            raise ValueError(f"Expected one of {[*(logs or {})]}. Received: monitor={self.monitor}")
+        value = float(logs[self.monitor])
         if self.best is None or value < self.best:
             self.best = None if math.isnan(value) else value
             self.epoch = epoch + 1

@@ -1,6 +1,7 @@
 """Training on several devices: TensorFlow's and JAX's strategies, one interface."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -29,8 +30,9 @@ def strategy(name: str = "auto") -> "Strategy":
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
-    and, on TensorFlow, for the masks of dropout. On TensorFlow, several devices support neither
-    mixed_float16 nor accumulated gradients.
+    and, on TensorFlow, for the masks of dropout and losses that are no mean or sum over examples,
+    such as `keras.losses.Dice`. On TensorFlow, several devices support neither mixed_float16 nor
+    accumulated gradients, nor means over unmasked or weighted examples only.
 
     Raises:
         ValueError: if this backend has no such strategy.
@@ -75,7 +77,14 @@ def _tensorflow(name):
         return Strategy("one")
     available = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     names = [device.name.removeprefix("/device:") for device in available]
-    return Strategy("mirrored", tf.distribute.MirroredStrategy(names))
+    return Strategy("mirrored", _mirrored(tuple(names)))
+
+
+@functools.cache  # a second one of the same devices would begin TensorFlow's keys anew
+def _mirrored(names):
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(names)
 
 
 def _jax(name):
@@ -136,7 +145,9 @@ class Strategy:
         arrays with a `validation_split` are left to Keras.
 
         Raises:
-            ValueError: if the model was not built in the scope, or a batch cannot be split evenly.
+            ValueError: if the model was not built in the scope, a batch cannot be split evenly, or
+                its size is unknown, as those of a generator and of a `tf.data.Dataset` whose
+                remainder is not dropped.
         """
         if self.num_replicas > 1 and options.get("validation_split"):
             raise ValueError(
@@ -155,12 +166,26 @@ class Strategy:
         self.check_data(x, batch_size, validation_data)
         with _synchronized(model):
             if self.name in NAMES["tensorflow"]:
+                self._check_loss(model)
                 self._check_optimizer(model.optimizer)
                 with self.scope():  # Keras would build from a replica's shard
                     keras_private.symbolic_build(model, _first_batch(x, y, batch_size))
             with self.inference_scope():
                 model.fit(x, y, batch_size, validation_data=validation_data, **options)
         return model.history
+
+    def _check_loss(self, model):
+        outputs = getattr(model, "outputs", None) or []
+        masked = any(keras_private.get_keras_mask(output) is not None for output in outputs)
+        losses = keras.tree.flatten(model.loss)
+        reductions = [getattr(loss, "reduction", None) for loss in losses]
+        if self.num_replicas > 1 and (masked or "mean_with_sample_weight" in reductions):
+            raise ValueError(
+                f"On TensorFlow, each device divides a loss by the number of its own examples. "
+                f"Received: {model.name!r}, whose loss is a mean over "
+                f"{'positions that a mask shows' if masked else 'sample weights'}. Use the "
+                f'strategy "one", JAX, or a loss with the reduction "sum".'
+            )
 
     def _check_optimizer(self, optimizer):
         scales = hasattr(optimizer, "inner_optimizer") and self.num_replicas > 1
@@ -174,21 +199,25 @@ class Strategy:
                 f'mixed_bfloat16, more devices, the strategy "one", or JAX.'
             )
 
-    def check_batch(self, size: int) -> None:
-        """Raise a `ValueError` unless `size` examples can be split evenly."""
-        if size % self.num_replicas:
+    def check_batch(self, size: int | None) -> None:
+        """Raise a `ValueError` unless `size` examples, None: of unknown number, split evenly."""
+        if self.num_replicas > 1 and (size is None or size % self.num_replicas):
             raise ValueError(
                 f"Expected batches that {self.num_replicas} devices can split evenly. Received: "
-                f"{size} examples in one. Choose another batch size, or other devices (one of "
-                f'them is the strategy "one"), or drop the remainder.'
+                f"{'an unknown number of' if size is None else size} examples in one. Choose "
+                f'another batch size, or other devices (one of them is the strategy "one"), or '
+                f"drop the remainder; give a keras.utils.PyDataset in place of a generator."
             )
 
     def check_data(self, x: Any, batch_size: int | None = None, validation: Any = None) -> None:
-        """Raise a `ValueError` if known batches cannot be split evenly."""
+        """Raise a `ValueError` unless all batches can be split evenly."""
         sizes = _batch_sizes(x, batch_size)
-        if self.name != "mirrored":  # which alone takes a partial batch
+        if validation is not None:
             inputs = validation[0] if isinstance(validation, tuple) else validation
-            sizes = sizes | _batch_sizes(inputs, batch_size)
+            found = _batch_sizes(inputs, batch_size)
+            if self.name == "mirrored":  # which alone takes a partial batch, but not as the first
+                found = {max(found - {None}, default=0)}
+            sizes = sizes | found
         for size in sizes:
             self.check_batch(size)
 
@@ -237,11 +266,14 @@ def _synchronized(model: keras.Model) -> Iterator[None]:
 
 
 def _batch_sizes(x, batch_size):
-    """Return the sizes of the first and the last batch; none where they are unknown."""
+    """Return the sizes of the first and the last batch; None is an unknown one."""
     if isinstance(x, keras.utils.PyDataset):
-        return getattr(x, "batch_sizes", None) or {len(keras.tree.flatten(x[0])[0])}
+        ends = (x[index] for index in {0, len(x) - 1})
+        return getattr(x, "batch_sizes", None) or {len(keras.tree.flatten(v)[0]) for v in ends}
+    if hasattr(x, "element_spec"):  # of a tf.data.Dataset
+        return {keras.tree.flatten(x.element_spec)[0].shape[0]}
     if not _is_arrays(x):
-        return set()
+        return {None}
     count = len(keras.tree.flatten(x)[0])
     batch_size = batch_size or 32
     return {min(count, batch_size), count % batch_size or batch_size}

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from zoo.backend import keras_private
 from zoo.layers.simplified import SimplifiedResidual, id_entries
 from zoo.types import Tensor
 
@@ -50,8 +51,9 @@ class TransferredL2(keras.regularizers.Regularizer):
 def penalize(model: keras.Model, factor: float = FACTOR, transferred: bool = False) -> keras.Model:
     """Add factor · |w|² of every kernel to the loss of `model`, and return it.
 
-    Metrics exclude the penalty. Like `compile` it concerns training: a saved model does not store
-    it. With `transferred`, the kernel of each `SimplifiedResidual` has `TransferredL2` instead.
+    It takes the place of a kernel's own regularizer. Metrics exclude the penalty. Like `compile` it
+    concerns training: a saved model does not store it. With `transferred`, the kernel of each
+    `SimplifiedResidual` has `TransferredL2` instead.
 
     Raises:
         ValueError: if `factor` is negative.
@@ -61,7 +63,7 @@ def penalize(model: keras.Model, factor: float = FACTOR, transferred: bool = Fal
     for variable in model.trainable_variables:
         if variable.path.endswith("kernel"):  # of a stack "..._kernel"
             variable.regularizer = TransferredL2(factor, None)
-    for layer in model.layers:
+    for layer in keras_private.inner_layers(model):
         if transferred and isinstance(layer, SimplifiedResidual):
             layer.transform.kernel.regularizer = TransferredL2(factor, layer.identity)
     return model

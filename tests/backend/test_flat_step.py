@@ -139,7 +139,25 @@ def traces(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("make", [highway, masked, attention, rematerialized, symmetric])
+class Masked(layers.Dense):
+    """A dense layer whose kernel a constant tensor masks, as after pruning."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.mask = ops.convert_to_tensor(np.arange(4, dtype="float32") % 2)
+
+    def call(self, x):
+        return ops.matmul(x, self.mask * self.kernel) + self.bias
+
+
+def penalized():
+    inputs = keras.Input(IMAGES)
+    x = layers.Dense(4, kernel_regularizer="l1", activity_regularizer="l1")(inputs)
+    x = layers.Dense(4, kernel_regularizer=keras.regularizers.OrthogonalRegularizer())(x)
+    return keras.Model(inputs, Masked(4)(layers.Flatten()(x)))
+
+
+@pytest.mark.parametrize("make", [highway, masked, attention, rematerialized, symmetric, penalized])
 def test_steps_equal_those_of_keras(make, traces):
     assert_trained_alike(make)
     assert [len(x) for x, *_ in traces] == [2, 1]
@@ -177,6 +195,29 @@ def test_metrics_leave_out_masked_steps_of_the_output(traces):
         return model.fit(X, np.stack([Y] * 3, axis=1), batch_size=2, verbose=0).history
 
     assert_trained_alike(labelled, fit=fit)
+    assert len(traces) == 2
+
+
+def test_a_constant_of_the_loss_is_not_overwritten():
+    weight = ops.convert_to_tensor(np.float32(0.5))
+
+    def fit(model):
+        model.compile("sgd", lambda y, y_pred: weight * ops.mean(y_pred**2))
+        model = zoo.fast(model, after=0) if isinstance(model.train_step, FlatStep) else model
+        return steps(model)
+
+    assert_trained_alike(highway, fit=fit)
+    assert float(weight) == 0.5
+
+
+def test_the_same_shape_in_another_order_of_memory_and_an_input_that_is_none_train(traces):
+    inputs = {"a": keras.Input((3,), optional=True, name="a"), "b": keras.Input((4, 6), name="b")}
+    model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(inputs["b"])))
+    model.compile("sgd", "mse")
+    quick = zoo.fast(model, after=0)
+    x, y = ops.convert_to_tensor(RNG.random((8, 4, 6), "float32")), np.ones((8, 3), "float32")
+    for value in (x, x.permute(2, 1, 0).contiguous().permute(2, 1, 0)):
+        assert np.isfinite(float(quick.train_on_batch({"a": None, "b": value}, y)))
     assert len(traces) == 2
 
 

@@ -10,6 +10,7 @@ import pytest
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
 from zoo import io
+from zoo.backend import keras_private
 from zoo.callbacks.checkpoint import Resume
 
 
@@ -82,6 +83,54 @@ def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_checkpoint_of_bef
     np.testing.assert_equal(state(resumed)[:8], state(whole)[:8])
 
 
+class Noise(keras.layers.Layer):
+    """Noise by Keras's global seed generator, which JAX refuses in a compiled step."""
+
+    def call(self, x):
+        return x if keras.backend.backend() == "jax" else x + keras.random.normal((8, 1))
+
+
+def recurrent_model():
+    """Return a model whose state Keras keeps out of its variables, with moving averages."""
+    model = keras.Sequential([keras.Input(batch_shape=(8, 4)), keras.layers.Reshape((2, 2))])
+    if keras.backend.backend() != "torch":  # where Keras cannot train it
+        model.add(keras.layers.GRU(3, stateful=True, return_sequences=True))
+    model.add(keras.layers.Flatten())
+    model.add(keras.layers.Dense(1))
+    model.add(Noise())
+    model.compile(keras.optimizers.SGD(0.02, use_ema=True, ema_momentum=0.5), "mse")
+    return model
+
+
+class InterruptBeforeFourth(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 3:
+            raise KeyboardInterrupt
+
+
+@slow_elsewhere
+def test_seeds_states_of_rnns_swapped_averages_and_rare_validations_are_resumed(tmp_path):
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+
+    def fit(path, seed, *callbacks):
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        model = recurrent_model()
+        initial = [np.linspace(-seed, 1, v.size).reshape(v.shape) for v in model.get_weights()]
+        model.set_weights(initial)
+        keras_private.global_seed_generator().state.assign([seed, 0])
+        options = {"validation_data": (x, x[:, :1]), "validation_freq": 2, "batch_size": 8}
+        callbacks = [*callbacks, swap, Resume(tmp_path / path, [swap])]
+        options |= {"epochs": 5, "callbacks": callbacks, "shuffle": False, "verbose": 0}
+        return model.fit(x, x[:, :1], **options).history, model.get_weights()
+
+    history, whole = fit("whole.npz", 1)
+    with pytest.raises(KeyboardInterrupt):
+        fit("part.npz", 1, InterruptBeforeFourth())
+    resumed, values = fit("part.npz", 2)
+    assert resumed == history and len(history["val_loss"]) == 2
+    np.testing.assert_equal(values, whole)
+
+
 class StopAfterTwo(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = epoch == 1
@@ -116,6 +165,9 @@ def test_tracked_callbacks_resume_their_state_and_not_their_settings(tmp_path):
     fit(dropout_model(), 3, second, Resume(tmp_path / "state.npz", [second]))
     assert second.epochs == 3 and second.losses[:2] == first.losses
     assert second.factor == 3 and len(second.losses) == 3
+    for track in ([], [keras.callbacks.EarlyStopping("loss")]):
+        with pytest.raises(ValueError, match=r"that wrote .*: \['Counter'\]. Received: \["):
+            fit(dropout_model(), 3, Resume(tmp_path / "state.npz", track))
     other = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
     with pytest.raises(ValueError, match="LearningRateScheduler, which does not"):
         fit(dropout_model(), 3, Resume(tmp_path / "new.npz", [other]))
@@ -191,6 +243,11 @@ def test_a_resumed_training_keeps_the_weights_of_the_best_epoch_before(tmp_path)
         fit(dropout_model(), epochs, score, best, Resume(tmp_path / "state.npz", [best]))
     assert best.best == 1.0 and best.epoch == 2
     np.testing.assert_equal(best.weights, score.best)
+
+
+def test_a_metric_that_the_logs_lack_is_named():
+    with pytest.raises(ValueError, match=r"one of \['loss'\]. Received: monitor=val_loss"):
+        fit(dropout_model(), 1, zoo.callbacks.checkpoint.BestWeights("val_loss"))
 
 
 def test_a_flipped_bit_of_the_best_weights_is_noticed_before_training(tmp_path):

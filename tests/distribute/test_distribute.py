@@ -148,6 +148,42 @@ def test_batches_and_optimizers_that_replicas_cannot_share_are_refused(mirrored,
             mirrored.fit(model, *data)
 
 
+class Uneven(keras.utils.PyDataset):
+    """Batches of six and of four examples."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return (X[:6], Y[:6]) if index == 0 else (X[:4], Y[:4])
+
+
+@on_tensorflow
+def test_data_and_losses_that_replicas_would_train_otherwise_are_refused(mirrored, monkeypatch):
+    import tensorflow as tf
+
+    assert distribute.strategy("mirrored").native is mirrored.native
+    monkeypatch.setattr(mirrored, "num_replicas", 3)
+    with mirrored.scope():
+        model = small_model()
+        embedded = keras.Sequential(
+            [keras.Input((2,)), keras.layers.Embedding(2, 1, mask_zero=True)]
+        )
+        embedded.compile("sgd", "mse")
+        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        weighted = small_model(loss=[loss])
+    dataset = tf.data.Dataset.from_tensor_slices((X[:6], Y[:6])).batch(3)
+    for data, received in ((dataset, "unknown number"), (iter([(X, Y)]), "unknown"), (Uneven(), 4)):
+        with pytest.raises(ValueError, match=f"split evenly. Received: .*{received}"):
+            mirrored.fit(model, data)
+    with pytest.raises(ValueError, match="split evenly. Received: 2 "):
+        mirrored.fit(model, X[:6], Y[:6], 3, validation_data=(X[:2], Y[:2]))
+    with pytest.raises(ValueError, match="a mean over positions that a mask shows"):
+        mirrored.fit(embedded, X[:6], X[:6], 3)
+    with pytest.raises(ValueError, match="a mean over sample weights. Use the strategy"):
+        mirrored.fit(weighted, X[:6], Y[:6], 3)
+
+
 @pytest.mark.slow
 @on_tensorflow
 def test_a_tensorflow_dataset_trains_too(mirrored):
@@ -155,7 +191,7 @@ def test_a_tensorflow_dataset_trains_too(mirrored):
 
     with mirrored.scope():
         model = small_model()
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4, drop_remainder=True)
     history = mirrored.fit(model, dataset, epochs=2, verbose=0, shuffle=False)
     assert len(history.history["loss"]) == 2
 

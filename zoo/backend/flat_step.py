@@ -78,7 +78,9 @@ class FlatStep:
         leaves = [
             None if leaf is None else ops.convert_to_tensor(leaf) for leaf in tree.flatten(data)
         ]
-        shape = tuple(None if leaf is None else (leaf.shape, leaf.dtype) for leaf in leaves)
+        shape = tuple(
+            None if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves
+        )
         if shape not in self._programs:
             self._seen[shape] = self._seen.get(shape, 0) + 1
             if self._seen[shape] <= self._after or len(self._programs) == MAX_SHAPES:
@@ -112,7 +114,8 @@ class FlatStep:
             if pairs:
                 torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
             tree.map_structure(keras_private.set_keras_mask, y_pred, masks)
-            keras_private.update_loss(model, loss, leaves[0].shape[0])
+            size = next(len(leaf) for leaf in leaves if leaf is not None)
+            keras_private.update_loss(model, loss, size)
             model.optimizer.apply(gradients, self._trainable)
             return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
@@ -186,7 +189,8 @@ def _reuse_memory(graph):
     order = {node: index for index, node in enumerate(graph.nodes)}
     last: dict[Any, float] = {}  # index of the last reader, by memory
     for node in graph.nodes:
-        given = node.op == "placeholder" or any(n.op == "get_attr" for n in node.all_input_nodes)
+        given = node.op in ("placeholder", "get_attr")  # the latter: constant tensors
+        given = given or any(n.op == "get_attr" for n in node.all_input_nodes)
         readers = [math.inf] if given else [order[user] for user in node.users]
         last[_memory(node)] = max([last.get(_memory(node), 0), *readers])
     for node in graph.nodes:

@@ -15,6 +15,8 @@ from keras.src.backend import get_autocast_scope
 from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend import set_keras_mask as set_keras_mask
 from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+from keras.src.random.seed_generator import global_seed_generator as global_seed_generator
 
 # `keras.config.enable_unsafe_deserialization()` overrules `load_model(safe_mode=True)`, not this.
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope
@@ -42,6 +44,11 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
 def state_of(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return what calls of `layer` itself may change: moving averages, and states of seeds."""
     return [*layer._non_trainable_variables, *(one.state for one in layer._seed_generators)]
+
+
+def has_global_seed_generator() -> bool:
+    """Return True if a random operation without a seed has run since seeds were set."""
+    return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None
 
 
 def store_activations(layer: keras.layers.Layer) -> None:

@@ -280,6 +280,8 @@ class Corpus:
     def most_frequent(self, num_words: int) -> "Corpus":
         r"""Return the corpus with `<unk>` for all but `+` and the most frequent words of `train`.
 
+        `<unk>` and `+` take two of the `num_words` places if they are frequent.
+
         Raises:
             ValueError: If `num_words` is not positive.
 
