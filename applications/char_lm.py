@@ -8,7 +8,7 @@ import numpy as np
 
 from zoo.applications.registry import builder
 from zoo.backend.layers import Dense
-from zoo.checks import check_choice
+from zoo.checks import check_choice, check_integers
 from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
@@ -67,7 +67,8 @@ def char_lm(
         weights: Path of a `.weights.h5` file, a name of `zoo.list_weights()`, or `None`.
 
     Raises:
-        ValueError: if `size` or `variant` is unknown, or `weights` does not fit this network.
+        ValueError: if `size` or `variant` is unknown, a number is not positive, or `weights` does
+            not fit this network.
 
     Example:
     >>> char_lm("small").count_params() > 5_310_115  # with the word table and the states
@@ -80,6 +81,9 @@ def char_lm(
     filters = SIZES[size]["filters"] if filters is None else filters
     units = SIZES[size]["units"] if units is None else units
     widths = range(1, len(filters) + 1)
+    smallest = min([*filters], default=0)
+    steps = 1 if num_steps is None else num_steps
+    check_integers(1, batch_size=batch_size, num_steps=steps, units=units, filters=smallest)
     num_words, num_characters, word_length = PTB
     if vocabulary is not None:
         num_words = len(vocabulary.words)

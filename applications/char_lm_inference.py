@@ -40,12 +40,13 @@ def with_state(model: keras.Model, characters: bool = False) -> keras.Model:
                 layer.encoder.output_shape[-1],
                 embeddings_initializer="zeros",
                 trainable=False,
+                dtype=layer.encoder.dtype_policy,
                 name="word_vectors",
             )(x)
         elif isinstance(layer, CarryLSTM):
             number = len(states) // 2 + 1
             state = {f"{k}{number}": keras.Input((layer.units,), name=f"{k}{number}") for k in "hc"}
-            x, *new_state = ExplicitState(layer, name=f"{layer.name}_state")(x, *state.values())
+            x, *new_state = _explicit(layer)(x, *state.values())
             states |= state
             new_states |= dict(zip(state, new_state, strict=True))
         else:
@@ -82,10 +83,14 @@ def flat(model: keras.Model, num_steps: int = 35) -> keras.Model:
                 x = inner(x)
         elif isinstance(layer, CarryLSTM):
             zeros = ops.repeat(ops.zeros_like(x[:, 0, :1]), layer.units, axis=-1)
-            x, _, _ = ExplicitState(layer, name=f"{layer.name}_state")(x, zeros, zeros)
+            x, _, _ = _explicit(layer)(x, zeros, zeros)
         else:
             x = layer(x)
     return keras.Model(words, x, name=f"{model.name}_flat")
+
+
+def _explicit(layer):
+    return ExplicitState(layer, name=f"{layer.name}_state", dtype=layer.dtype_policy)
 
 
 def refresh_table(

@@ -115,7 +115,7 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(BUILDERS, pattern))
 
 
-def create_model(name: str, **arguments: Any) -> keras.Model:
+def create_model(name: str, /, **arguments: Any) -> keras.Model:
     """Return the model called `name`, an entry of `list_models()`, of its builder's arguments.
 
     Raises:
@@ -136,6 +136,11 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
 
     The shape is `(height, width, channels)`, where None is a side that may vary.
     """
+    if keras.config.image_data_format() != "channels_last":
+        raise ValueError(
+            "The networks are channels last. Received: the data format 'channels_first'. Call "
+            "keras.config.set_image_data_format('channels_last') before you build one."
+        )
     shape = tuple(input_shape)
     sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
     if len(shape) != 3 or not is_integer(shape[2], 1) or not sides_fit:
@@ -167,18 +172,39 @@ def classifier(
     the classifier, whose kernel `initializer` starts. With `uniform_bias` its biases start as those
     of PyTorch's linear layers do, from U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), instead of at zero.
     In mixed precision the classifier is float32, as a sum over classes follows.
+
+    Raises:
+        ValueError: if the sides of `x` are unknown where the head needs them, or are not covered by
+            the windows of an average.
     """
     if top.get("include_top", True):
         check_integers(1, classes=classes)
         for layer in head:
+            windows = getattr(layer, "pool_size", ())
+            if any(side and side % window for side, window in zip(x.shape[1:], windows)):  # noqa: B905
+                raise ValueError(
+                    f"Before the classifier windows of {windows} pixels are averaged, which must "
+                    f"cover the last features. Received: images of {tuple(inputs.shape[1:])}, whose"
+                    f" last features are {tuple(x.shape[1:])}. Resize them."
+                )
             x = layer(x)
-        policy = keras.config.dtype_policy()
+        if x.shape[-1] is None:
+            raise ValueError(
+                f"The classifier of this network reads each position. Received: input_shape="
+                f"{tuple(inputs.shape[1:])}. Give known sides, or include_top=False."
+            )
         x = layers.Dense(
             int(classes),
             top.get("classifier_activation", "softmax"),
             kernel_initializer=initializer,
             bias_initializer=Uniform(x.shape[-1] ** -0.5) if uniform_bias else "zeros",
-            dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
+            dtype=full_precision(),
             name="predictions",
         )(x)
     return keras.Model(inputs, x, name=top.get("name"))
+
+
+def full_precision() -> Any:
+    """Return the dtype policy of a layer that a sum over classes follows: float32 for half ones."""
+    policy = keras.config.dtype_policy()
+    return "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy

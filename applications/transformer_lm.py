@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from zoo.applications.registry import builder
+from zoo.applications.registry import builder, full_precision
 from zoo.checks import check_integers
 from zoo.initializers import Gaussian
 from zoo.layers.attention import CausalAttention
@@ -99,9 +99,9 @@ def transformer_lm(
     def drawn(name):
         return None if seed is None else zlib.crc32(f"{seed}/{name}".encode())
 
-    def dense(name, units, variance=1.0, activation=None):
+    def dense(name, units, variance=1.0, activation=None, dtype=None):
         kernel = unit_gain(variance, drawn(name))
-        return layers.Dense(units, activation, kernel_initializer=kernel, name=name)
+        return layers.Dense(units, activation, kernel_initializer=kernel, name=name, dtype=dtype)
 
     if RULES[rule] is ValueResidual:
         given.setdefault("kernel_initializer", unit_gain(seed=drawn("attention1_value")))
@@ -140,7 +140,8 @@ def transformer_lm(
     for layer in sub_layers:
         x = layer(x)
     x = StreamEnd(rule, 2 * depth, **given, name="stream_end")(x)
-    return keras.Model(tokens, dense("logits", vocabulary)(x), name=f"transformer_lm_{rule}")
+    logits = dense("logits", vocabulary, dtype=full_precision())(x)
+    return keras.Model(tokens, logits, name=f"transformer_lm_{rule}")
 
 
 def _check_options(rule, given):

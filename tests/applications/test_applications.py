@@ -299,7 +299,16 @@ def test_models_are_listed_and_created_by_name():
         (lambda: zoo.resnet50(input_shape=(3, 64, 64)), "channels last. Received"),
         (lambda: zoo.highway_mnist(input_shape=(28, 28)), r"must be \(height, width, channels\)"),
         (lambda: zoo.highway_a(input_shape=(32, 32, None)), "channels last and known"),
-        (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "must be fully-defined"),
+        (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "Give known sides, or include"),
+        (lambda: zoo.highway_mnist(input_shape=(None, 28, 1)), "reads each position.*None"),
+        (lambda: zoo.cifar_resnet(8, input_shape=(48, 48, 3)), r"\(8, 8\).*\(12, 12, 64\). Resize"),
+        (lambda: zoo.simplified_plain_net(5, input_shape=(40, 40, 3)), "must cover the last"),
+        (lambda: zoo.single_representation_resnet(input_shape=(60, 64, 3)), "must cover the last"),
+        (lambda: zoo.char_lm(units=0), "`units` must be a positive integer"),
+        (lambda: zoo.char_lm(batch_size=3.0), "`batch_size` must be a positive integer"),
+        (lambda: zoo.char_lm(num_steps=0), "`num_steps` must be a positive integer"),
+        (lambda: zoo.char_lm(filters=[]), "`filters` must be a positive integer"),
+        (lambda: zoo.highway_mlp(3, gate_bias=None), "`gate_bias` must be a number"),
         (lambda: zoo.highway_a(classes=0), "`classes` must be a positive integer"),
         (lambda: zoo.highway_a(weights="a.weights.h5"), "`weights`.*'a.*, which is no such file"),
     ],
@@ -307,6 +316,19 @@ def test_models_are_listed_and_created_by_name():
 def test_bad_arguments_raise_errors_that_say_what_to_do(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_images_that_averages_do_not_cover_are_no_matter_without_a_classifier():
+    model = zoo.cifar_resnet(8, input_shape=(48, None, 3), include_top=False)
+    assert model.output_shape == (None, 12, None, 64)
+
+
+def test_networks_are_channels_last_and_take_a_name(monkeypatch):
+    assert zoo.create_model("highway_mnist", name="mine").name == "mine"
+    monkeypatch.setattr(keras.config, "image_data_format", lambda: "channels_first")
+    for build in (zoo.cifar_resnet, zoo.resnet50, zoo.highway_mnist, zoo.simplified_plain_net):
+        with pytest.raises(ValueError, match="set_image_data_format\\('channels_last'\\)"):
+            build()
 
 
 @pytest.mark.parametrize("name", but_slow(FEW, EVERYWHERE))

@@ -54,6 +54,22 @@ def scorer(compiled_model):
     return Scorer(compiled_model)
 
 
+@slow_elsewhere
+def test_other_graphs_of_a_model_compute_in_its_precision(compiled_model, scorer):
+    text = np.arange(20)
+    logits = ops.convert_to_numpy(flat(compiled_model, STEPS)(text.reshape(4, STEPS)))
+    expected = scorer.contiguous(text)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        stateful, blocks = with_state(compiled_model), flat(compiled_model, STEPS)
+        assert Scorer(compiled_model).contiguous(text) == expected
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert stateful.output["h1"].dtype == "float32"
+    other = ops.convert_to_numpy(blocks(text.reshape(4, STEPS)))
+    np.testing.assert_array_equal(other, logits)
+
+
 def ids(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, len(VOCABULARY), shape).astype("int32")
 

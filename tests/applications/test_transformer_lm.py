@@ -291,6 +291,7 @@ def test_it_quantizes_and_trains_and_counts_in_mixed_precision(tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         model = zoo.transformer_lm(**SMALL, rule="mhc")
+        assert model.output.dtype == "float32" and model.layers[1].compute_dtype == "bfloat16"
     finally:
         keras.config.set_dtype_policy("float32")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

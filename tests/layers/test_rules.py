@@ -863,11 +863,25 @@ def test_a_source_that_was_not_written_has_no_share():
         ({"rule": "mhc", "streams": 0}, "streams"),
         ({"rule": "mhc", "streams": 7, "exact": True}, "at most 6 streams"),
         ({"index": 3, "depth": 2}, "at most `depth`"),
+        ({"rule": "attnres", "index": 2, "depth": 2}, "count from 0 to depth - 1"),
     ],
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         zoo.SubLayer(keras.layers.Dense(4), **arguments)
+
+
+@pytest.mark.parametrize("inner", [keras.layers.Conv1D(D, 2), keras.layers.Dense(1)])
+def test_a_layer_that_changes_the_shape_is_refused(inner):
+    with pytest.raises(ValueError, match="keeps the shape of its input.*which returns"):
+        zoo.SubLayer(inner)(batch())
+
+
+def test_exact_mixings_of_a_block_in_float64(backend):
+    if backend == "jax":
+        pytest.skip("it has float64 with a flag only")
+    layer = zoo.SubLayer(keras.layers.Dense(4), "mhc", streams=2, exact=True, dtype="float64")
+    assert tuple(layer(np.ones((1, 2, 4))).shape) == (1, 2, 4)
 
 
 def test_a_state_of_the_wrong_shape():

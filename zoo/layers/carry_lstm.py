@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from zoo import backend
+from zoo.checks import check_integers
 from zoo.layers.configured import Configured
 from zoo.layers.gating import HALF
 from zoo.types import Initializer, Shape, Tensor
@@ -43,6 +44,7 @@ class CarryLSTM(Configured):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
+        check_integers(1, units=units)
         self.units = units
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.recurrent_initializer = keras.initializers.get(recurrent_initializer)

@@ -23,7 +23,7 @@ class HighwayDenseStack(Scanned, HighwayDense):
     builds. To inspect or modify single layers, rewire it with its `to_layers()`.
 
     Arguments and shapes are those of `HighwayDense`, save the regularizers. Initializers are those
-    of one layer, sampled for each.
+    of one layer, sampled for each, but alike if they have an integer seed.
 
     Raises:
         ValueError: if `depth` is not positive, for a regularizer, and as `HighwayDense`.

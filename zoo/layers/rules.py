@@ -411,7 +411,7 @@ class ManifoldHyperConnections(Streams):
         bias = np.eye(n)
         if self.exact:
             orders = np.array([*itertools.permutations(range(n))])
-            self.permutations = np.eye(n, dtype="float32")[orders]
+            self.permutations = np.eye(n)[orders]
             bias = np.eye(len(orders))[0]
         e = (1 - eigenvalue) / len(bias)
         self.f_res = self.weight("f_res", (size, bias.size))
@@ -434,7 +434,7 @@ class ManifoldHyperConnections(Streams):
         res = logits(self.a_res, self.f_res, self.b_res)
         if self.exact:
             shares = ops.softmax(widened(res))
-            res = einsum("...k,knm->...nm", shares, self.permutations)
+            res = einsum("...k,knm->...nm", shares, ops.cast(self.permutations, shares.dtype))
         else:
             res = sinkhorn(ops.reshape(res, (*shape[:-2], n, n)), self.iterations)
         return {"read": pre, "write": post, "mix": ops.cast(res, x.dtype)}

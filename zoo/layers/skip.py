@@ -1,5 +1,6 @@
 """The base of every gated layer, and a layer that drops a block at random."""
 
+import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -52,7 +53,7 @@ class Skip(Configured):
         **kwargs: `activity_regularizer` (of the block's output), `name`, `dtype`.
 
     Raises:
-        ValueError: if there is no such variant.
+        ValueError: if there is no such variant, or `gate_bias` is no number.
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, equations 3 to 5 and
     Table 1a.
@@ -69,6 +70,8 @@ class Skip(Configured):
     ) -> None:
         super().__init__(**kwargs)
         check_choice(FORMS, variant=variant)
+        if not isinstance(gate_bias, numbers.Real):
+            raise ValueError(f"`gate_bias` must be a number. Received: gate_bias={gate_bias!r}")
         self.form = FORMS[variant]
         self.variant = variant
         self.gate_bias = gate_bias

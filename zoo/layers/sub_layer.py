@@ -51,7 +51,9 @@ class SubLayer(Skip):
     steps of a text, the sides of an image or nothing for "..."; see `StreamStart`.
 
     Raises:
-        ValueError: if there is no such rule, variant or gate, or a rule but "pre" has a variant.
+        ValueError: if there is no such rule, variant or gate, a rule but "pre" has a variant,
+            `index` is not below `depth` where the state has slots of sub-layers, or F changes the
+            shape.
 
     Example:
     >>> layer = SubLayer(keras.layers.Dense(4), "layerscale", index=0, depth=2, initial=0.0)
@@ -78,6 +80,11 @@ class SubLayer(Skip):
                 f"Only the rule 'pre' has variants. Received: variant={variant!r}, rule={rule!r}"
             )
         check_choice(("unit", "token"), gate=gate)
+        if built_rule.is_history and built_rule.index >= built_rule.depth:
+            raise ValueError(
+                f"Sub-layers of {type(built_rule).__name__} count from 0 to depth - 1. Received: "
+                f"index={built_rule.index}, depth={built_rule.depth}"
+            )
         self.inner = inner
         self.rule = built_rule
         self.gate = gate
@@ -109,6 +116,14 @@ class SubLayer(Skip):
         self.width = shape[-1]
         super().build(shape)
         build_inner(self, (self.rule, self.norm), shape)
+        if type(self.inner).compute_output_shape is not keras.layers.Layer.compute_output_shape:
+            found = tuple(self.inner.compute_output_shape(shape))  # Keras's own would run the layer
+            pairs = zip(found, shape, strict=False)
+            if len(found) != len(shape) or any(a != b and None not in (a, b) for a, b in pairs):
+                raise ValueError(
+                    f"Expected a layer F that keeps the shape of its input, {tuple(shape)}. "
+                    f"Received: {self.inner.name}, which returns {found}."
+                )
 
     def parts(self, x: Tensor, **context: Any) -> dict[str, Tensor]:
         """Return x, h, t and c, and the rule's coefficients, by name."""
