@@ -250,8 +250,9 @@ class BestWeights(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Copy the weights if the epoch is the best one so far."""
-        if self.monitor not in (logs or {}):
-            raise ValueError(f"Expected one of {[*(logs or {})]}. Received: monitor={self.monitor}")
+        logs = logs or {}
+        if self.monitor not in logs:
+            raise ValueError(f"Expected one of {[*logs]}. Received: monitor={self.monitor}")
         value = float(logs[self.monitor])
         if self.best is None or value < self.best:
             self.best = None if math.isnan(value) else value

@@ -21,6 +21,13 @@ def check_integers(minimum: int, /, **arguments: Any) -> None:
             raise ValueError(f"`{name}` must be {kind}. Received: {name}={value!r}")
 
 
+def check_number(**argument: Any) -> None:
+    """Raise a `ValueError` unless an argument, given by its name, is a real number."""
+    ((name, value),) = argument.items()
+    if not isinstance(value, numbers.Real):
+        raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
+
+
 def check_choice(choices: Collection[Any], /, **argument: Any) -> None:
     """Raise a `ValueError` unless an argument, given by its name, is one of the choices."""
     ((name, value),) = argument.items()

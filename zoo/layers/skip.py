@@ -1,6 +1,5 @@
 """The base of every gated layer, and a layer that drops a block at random."""
 
-import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,7 +8,7 @@ from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
-from zoo.checks import check_choice
+from zoo.checks import check_choice, check_number
 from zoo.layers.configured import Configured
 from zoo.layers.gating import FORMS, widened
 from zoo.types import Initializer, Regularizer, Shape, Tensor
@@ -70,8 +69,7 @@ class Skip(Configured):
     ) -> None:
         super().__init__(**kwargs)
         check_choice(FORMS, variant=variant)
-        if not isinstance(gate_bias, numbers.Real):
-            raise ValueError(f"`gate_bias` must be a number. Received: gate_bias={gate_bias!r}")
+        check_number(gate_bias=gate_bias)
         self.form = FORMS[variant]
         self.variant = variant
         self.gate_bias = gate_bias
