@@ -60,8 +60,8 @@ class Resume(keras.callbacks.Callback):
 
     Raises:
         ValueError: if `path` is a folder; when training starts, if a callback in `track` has no
-            `state`, or the file is damaged, of another run, or its variables do not fit the model,
-            or its callbacks `track`.
+            `state`, the model is not built, or the file is damaged, of another run, or its
+            variables do not fit the model, or its callbacks `track`.
 
     Example:
     >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
@@ -93,6 +93,11 @@ class Resume(keras.callbacks.Callback):
                     f"Callbacks in `track` must name their state in an attribute `state`, such as "
                     f"('best', 'wait'). Received: {type(callback).__name__}, which does not."
                 )
+        if not self.model.built:
+            raise ValueError(
+                f"Expected a built model, whose variables are known. Received: "
+                f"{self.model.name!r}. Begin it with a keras.Input, or call `build`."
+            )
         if not self.path.exists():
             return
         metadata, arrays = self._load()
@@ -126,7 +131,8 @@ class Resume(keras.callbacks.Callback):
 
     def _check_track(self, saved):
         own = [type(callback).__name__ for callback in self.track]
-        if saved != own:
+        pairs = zip(saved, own, strict=False)  # None: of a file that has no names
+        if len(saved) != len(own) or any(a not in (None, b) for a, b in pairs):
             raise ValueError(
                 f"Expected the callbacks in `track` that wrote {self.path}: {saved}. Received: "
                 f"{own}. Delete the file to start from scratch."
@@ -164,7 +170,10 @@ class Resume(keras.callbacks.Callback):
                 value = getattr(callback, key)
                 value = value.item() if isinstance(value, np.generic) else value
                 if isinstance(value, list) and any(isinstance(v, np.ndarray) for v in value):
-                    arrays |= {f"c{i:03d}.{key}.{j:05d}": v for j, v in enumerate(value)}
+                    arrays |= {
+                        f"c{i:03d}.{key}.{j:05d}": v.astype("float32") if v.dtype.kind == "V" else v
+                        for j, v in enumerate(value)  # a void: bfloat16
+                    }
                 else:
                     states[-1][key] = value
         rng = ""
@@ -194,7 +203,8 @@ class Resume(keras.callbacks.Callback):
         stateful = [layer for layer in layers if getattr(layer, "stateful", False)]
         states = [keras.tree.flatten(getattr(layer, "states", None)) for layer in stateful]
         known = {id(variable) for variable in model.variables}
-        untracked = [v for v in itertools.chain(*states) if v is not None and id(v) not in known]
+        variables = [v for v in itertools.chain(*states) if isinstance(v, keras.Variable)]
+        untracked = [v for v in variables if id(v) not in known]
         return [*model.variables, *model.optimizer.variables, *untracked]
 
     def _load(self):

@@ -70,7 +70,11 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
     for (experiment, claim), experiments in zip(chosen, needed, strict=True):
         try:
             run_claim(experiment, claim, experiments, flags)
-        except (*command_line.FAILURES, KeyError):  # a key: of what this scale does not measure
+        except (*command_line.FAILURES, KeyError) as error:
+            if len(chosen) == 1 and isinstance(error, KeyError):
+                raise ValueError(
+                    f"These settings do not measure {claim.name}: no {error}"
+                ) from error
             if len(chosen) == 1:
                 raise
             traceback.print_exc()

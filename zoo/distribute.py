@@ -163,7 +163,8 @@ class Strategy:
             if keras.backend.backend() == "tensorflow" and not options.get("validation_split"):
                 return _fit_without_autotuning(model, x, y, batch_size, validation_data, options)
             return model.fit(x, y, batch_size, validation_data=validation_data, **options)
-        self.check_data(x, batch_size, validation_data)
+        validation_size = options.get("validation_batch_size")
+        self.check_data(x, batch_size, validation_data, validation_size)
         with _synchronized(model):
             if self.name in NAMES["tensorflow"]:
                 self._check_loss(model)
@@ -175,17 +176,24 @@ class Strategy:
         return model.history
 
     def _check_loss(self, model):
-        outputs = getattr(model, "outputs", None) or []
-        masked = any(keras_private.get_keras_mask(output) is not None for output in outputs)
-        losses = keras.tree.flatten(model.loss)
-        reductions = [getattr(loss, "reduction", None) for loss in losses]
-        if self.num_replicas > 1 and (masked or "mean_with_sample_weight" in reductions):
-            raise ValueError(
-                f"On TensorFlow, each device divides a loss by the number of its own examples. "
-                f"Received: {model.name!r}, whose loss is a mean over "
-                f"{'positions that a mask shows' if masked else 'sample weights'}. Use the "
-                f'strategy "one", JAX, or a loss with the reduction "sum".'
-            )
+        outputs = getattr(model, "outputs", None) or []  # of a subclassed model unknown
+        losses = model.loss
+        if isinstance(losses, dict):
+            by_name = isinstance(getattr(model, "output", None), dict)
+            names = sorted(model.output) if by_name else model.output_names
+            losses = [losses.get(name) for name in names]
+        losses = losses if isinstance(losses, list | tuple) else [losses] * max(len(outputs), 1)
+        for index, loss in enumerate(losses if self.num_replicas > 1 else ()):
+            reduction = getattr(loss, "reduction", "sum" if loss is None else "mean")
+            masked = index < len(outputs) and keras_private.get_keras_mask(outputs[index])
+            is_masked = masked not in (None, False) and reduction not in ("sum", "none", None)
+            if is_masked or reduction == "mean_with_sample_weight":
+                raise ValueError(
+                    f"On TensorFlow, each device divides a loss by the number of its own examples. "
+                    f"Received: {model.name!r}, whose loss is a mean over "
+                    f"{'positions that a mask shows' if is_masked else 'sample weights'}. Use the "
+                    f'strategy "one", JAX, or a loss with the reduction "sum".'
+                )
 
     def _check_optimizer(self, optimizer):
         scales = hasattr(optimizer, "inner_optimizer") and self.num_replicas > 1
@@ -209,12 +217,18 @@ class Strategy:
                 f"drop the remainder; give a keras.utils.PyDataset in place of a generator."
             )
 
-    def check_data(self, x: Any, batch_size: int | None = None, validation: Any = None) -> None:
+    def check_data(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        validation: Any = None,
+        validation_batch_size: int | None = None,
+    ) -> None:
         """Raise a `ValueError` unless all batches can be split evenly."""
         sizes = _batch_sizes(x, batch_size)
         if validation is not None:
             inputs = validation[0] if isinstance(validation, tuple) else validation
-            found = _batch_sizes(inputs, batch_size)
+            found = _batch_sizes(inputs, validation_batch_size or batch_size)
             if self.name == "mirrored":  # which alone takes a partial batch, but not as the first
                 found = {max(found - {None}, default=0)}
             sizes = sizes | found
@@ -267,11 +281,15 @@ def _synchronized(model: keras.Model) -> Iterator[None]:
 
 def _batch_sizes(x, batch_size):
     """Return the sizes of the first and the last batch; None is an unknown one."""
+    if hasattr(x, "batch_sizes"):
+        return x.batch_sizes
     if isinstance(x, keras.utils.PyDataset):
-        ends = (x[index] for index in {0, len(x) - 1})
-        return getattr(x, "batch_sizes", None) or {len(keras.tree.flatten(v)[0]) for v in ends}
+        ends = {0, (x.num_batches or 1) - 1}
+        return {len(keras.tree.flatten(x[index])[0]) for index in ends}
     if hasattr(x, "element_spec"):  # of a tf.data.Dataset
         return {keras.tree.flatten(x.element_spec)[0].shape[0]}
+    if hasattr(x, "drop_last"):  # of a torch.utils.data.DataLoader
+        return {x.batch_size} if x.drop_last else {x.batch_size, len(x.dataset) % x.batch_size}
     if not _is_arrays(x):
         return {None}
     count = len(keras.tree.flatten(x)[0])

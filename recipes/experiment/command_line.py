@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import threading
@@ -45,7 +46,8 @@ def guarded(command: Any) -> int | str:
     try:
         return command()
     except KeyboardInterrupt:
-        print(f"\n{script}: interrupted. Run the same command again to resume.", file=sys.stderr)
+        text = "Run the same command again, without --noresume, to resume."
+        print(f"\n{script}: interrupted. {text}", file=sys.stderr)
         return INTERRUPTED
     except flags.Error as error:
         print(f"{script}: {error}. See --help.", file=sys.stderr)
@@ -133,6 +135,8 @@ class Plan:
                 print(f"{self.experiment.name}, seed {seed}: measured before, of {facts['data']}")
                 measured.append(found)
             else:
+                if not self.options.resume:
+                    shutil.rmtree(folder, ignore_errors=True)
                 measured.append(self._measure(Run(folder, seed, self.options)))
         figures = folders[0] if len(folders) == 1 else folders[0].parent
         pages.draw(self.experiment, measured, figures)

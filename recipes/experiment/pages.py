@@ -67,14 +67,32 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
-    """Copy what runs measured to recipes/results, and draw it there."""
+    """Copy what runs measured to recipes/results, and draw it there.
+
+    Raises:
+        ValueError: if other seeds on record have other settings.
+    """
     kept = RESULTS / experiment.name / scale
+    settings = _settings(folders[0])
+    names = {folder.name for folder in folders}
+    for other in (path for path in seeds_on_record(experiment, scale) if path.name not in names):
+        known = _settings(other)
+        different = [key for key in settings if known.get(key, settings[key]) != settings[key]]
+        if different:
+            raise ValueError(
+                f"Expected the settings on record, {different[0]}={known[different[0]]!r}. "
+                f"Received: {settings[different[0]]!r}. Run without --keep, or delete {kept} first."
+            )
     for folder in folders:
         target = kept / folder.name
         target.mkdir(parents=True, exist_ok=True)
         for name in ("measured.npz", store.MEASURED):  # the last one completes it
             replace(target / name, functools.partial(shutil.copyfile, folder / name))
     draw(experiment, on_record(experiment, scale), kept)
+
+
+def _settings(folder):
+    return json.loads((folder / store.MEASURED).read_text("utf-8"))["settings"]
 
 
 def seeds_on_record(experiment: Experiment, scale: str) -> list[pathlib.Path]:

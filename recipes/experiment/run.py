@@ -18,6 +18,7 @@ from zoo.callbacks.checkpoint import Resume, open_run
 from zoo.datasets import images as sources
 from zoo.datasets import preprocessing as preprocessings
 from zoo.datasets.batches import Batches
+from zoo.io import replace
 from zoo.recipes.experiment import provenance, store
 from zoo.recipes.experiment.definitions import ImageSelection, ImageSettings, Settings, setting
 from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum, drawn
@@ -123,8 +124,14 @@ class Run:
         return {key: ", ".join(dict.fromkeys(one[key] for one in [*origins, own])) for key in own}
 
     def load_images(self, settings: ImageSelection) -> sources.Images:
-        """Return the images that settings and options select."""
+        """Return the images that settings and options select.
+
+        Raises:
+            ValueError: if they cannot be read, are fewer than a batch, or are not those with which
+                an earlier process began the run.
+        """
         loaded = sources.load(settings.data, self.options.data_dir)
+        self._check_data(settings.data, checksum(loaded))
         if loaded.notice:
             self.deviations.append(f"{loaded.name}: {loaded.notice}")
         chosen = drawn(len(loaded.x_train), settings.train_examples, self.seed)
@@ -142,6 +149,17 @@ class Run:
             )
         self.data.append(loaded.name)
         return loaded
+
+    def _check_data(self, name, found):
+        path = self.folder / "data.json"
+        known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        if known.get(name, found) != found:
+            raise ValueError(
+                f"Expected the images {name!r} with which the run in {self.folder} was begun. "
+                f"Received: others, of --data_dir {self.options.data_dir}. Choose other --runs, or "
+                f"--noresume."
+            )
+        replace(path, lambda place: place.write_text(json.dumps({**known, name: found}), "utf-8"))
 
     def images(
         self,

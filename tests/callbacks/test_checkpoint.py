@@ -276,11 +276,32 @@ def test_a_training_in_bfloat16_resumes_exactly_with_its_best_weights(tmp_path):
     for epochs in (1, 2):
         keras.utils.set_random_seed(epochs - 1)  # the first model starts as `whole` did
         resumed, best = bfloat16_model(), zoo.callbacks.checkpoint.BestWeights("loss")
-        fit(resumed, epochs, best, Resume(tmp_path / "state.npz", [best]))
+        stop = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+        fit(resumed, epochs, best, stop, Resume(tmp_path / "state.npz", [best, stop]))
     for a, b in zip(state(resumed), state(whole), strict=True):
         np.testing.assert_array_equal(a.astype("float32"), b.astype("float32"))
     resumed.set_weights(best.weights)
     assert best.epoch == 2 and best.weights[0].dtype == "float32"
+
+
+class Counting(keras.layers.Layer):
+    """A layer that calls itself stateful, with a state of its own kind."""
+
+    stateful, states = True, [0]
+
+    def call(self, x):
+        return x
+
+
+def test_a_state_that_is_no_variable_is_left_out_and_a_model_without_any_refused(tmp_path):
+    model = keras.Sequential([keras.Input((4,)), Counting(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    fit(model, 1, Resume(tmp_path / "state.npz"))
+    assert Resume(tmp_path / "state.npz").read()["epoch"] == 1
+    resume = Resume(tmp_path / "other.npz")
+    resume.set_model(keras.Sequential([keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match="Expected a built model.*keras.Input"):
+        resume.on_train_begin()
 
 
 def test_a_folder_in_place_of_the_checkpoint_is_refused(tmp_path):

@@ -158,6 +158,41 @@ class Uneven(keras.utils.PyDataset):
         return (X[:6], Y[:6]) if index == 0 else (X[:4], Y[:4])
 
 
+class Counted(keras.utils.PyDataset):
+    """Batches of six examples whose number is that of a property, as Keras documents."""
+
+    num_batches = 2
+
+    def __getitem__(self, index):
+        return X[:6], Y[:6]
+
+
+@on_several
+@pytest.mark.parametrize("batches", [2, None])
+def test_data_sets_that_count_their_batches_or_have_no_end_are_taken(monkeypatch, batches):
+    devices = distribute.Strategy("one")
+    devices.num_replicas = 3
+    monkeypatch.setattr(Counted, "num_batches", batches)
+    devices.check_data(Counted())
+    with pytest.raises(ValueError, match="Received: 2 examples"):
+        devices.check_data(X[:6], 3, (X[:6], Y[:6]), 2)
+
+
+@on_tensorflow
+def test_a_mask_matters_only_where_a_mean_is_taken(mirrored, monkeypatch):
+    monkeypatch.setattr(mirrored, "num_replicas", 3)
+    inputs = keras.Input((2,))
+    outputs = {"a": keras.layers.Embedding(2, 1, mask_zero=True)(inputs), "b": inputs + 1}
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", {"b": "mse"})
+    mirrored._check_loss(model)
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    mirrored._check_loss(model)
+    model.compile("sgd", {"a": "mse", "b": "mse"})
+    with pytest.raises(ValueError, match="positions that a mask shows"):
+        mirrored._check_loss(model)
+
+
 @on_tensorflow
 def test_data_and_losses_that_replicas_would_train_otherwise_are_refused(mirrored, monkeypatch):
     import tensorflow as tf

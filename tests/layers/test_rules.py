@@ -877,6 +877,20 @@ def test_a_layer_that_changes_the_shape_is_refused(inner):
         zoo.SubLayer(inner)(batch())
 
 
+class SelfAttention(keras.layers.MultiHeadAttention):
+    """Attention whose `compute_output_shape` wants more than one shape."""
+
+    def build(self, shape):
+        super().build(shape, shape)
+
+    def call(self, x):
+        return super().call(x, x)
+
+
+def test_a_layer_that_does_not_say_its_shape_is_taken():
+    assert tuple(zoo.SubLayer(SelfAttention(2, 2))(batch()).shape) == batch().shape
+
+
 def test_exact_mixings_of_a_block_in_float64(backend):
     if backend == "jax":
         pytest.skip("it has float64 with a flag only")

@@ -37,7 +37,7 @@ from zoo.recipes.experiment import (
     setting,
     store,
 )
-from zoo.recipes.experiment.definitions import difference, holm, interval
+from zoo.recipes.experiment.definitions import ImageSettings, difference, holm, interval
 from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.srivastava2015 import gates
 
@@ -296,7 +296,7 @@ def test_ctrl_c_says_how_to_resume(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     assert command_line.guarded(interrupted) == 128 + signal.SIGINT
-    assert "Run the same command again to resume." in capsys.readouterr().err
+    assert "Run the same command again, without --noresume, to resume." in capsys.readouterr().err
 
 
 def test_intervals_are_students():
@@ -434,6 +434,52 @@ def test_a_claim_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, caps
     assert "seed 0: measured before, of" in capsys.readouterr().out
     with pytest.raises(ValueError, match="Received: --noresume"):
         reproduce.run_claims([], [*words, "--noresume"])
+
+
+def test_seeds_of_other_settings_are_not_kept_beside_those_on_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "RESULTS", tmp_path / "results")
+    toy = dataclasses.replace(TOY, artifacts=[])
+
+    def run(name, **settings):
+        folder = tmp_path / f"{settings}" / name
+        store.save(folder, {"x": 1.0}, {"settings": settings})
+        return [folder]
+
+    pages.keep(toy, "miniature", run("seed0", blocks=9, rate=0.1))
+    pages.keep(toy, "miniature", run("seed1", blocks=9, rate=0.1))
+    with pytest.raises(ValueError, match="on record, blocks=9. Received: 2. Run without --keep"):
+        pages.keep(toy, "miniature", run("seed2", blocks=2, rate=0.1))
+    kept = {path.name for path in pages.seeds_on_record(toy, "miniature")}
+    assert kept == {"seed0", "seed1"}
+
+
+def test_a_run_that_was_begun_with_other_images_is_not_continued(tmp_path):
+    settings = ImageSettings(data="other", batch=2)
+    for step in (20, 20, 30):
+        write_images(tmp_path / "other.npz", (4, 4, 1), train=4, test=4, classes=2, step=step)
+        run = Run(tmp_path / "run", 0, Options(data_dir=str(tmp_path / "other.npz")))
+        if step == 20:
+            assert len(run.load_images(settings).x_train) == 4
+            continue
+        with pytest.raises(ValueError, match="images 'other' with which.*Choose other --runs"):
+            run.load_images(settings)
+
+
+def test_a_run_anew_that_is_interrupted_leaves_no_earlier_result(tmp_path, monkeypatch):
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+
+    def measure(settings, run):
+        if not run.options.resume:
+            raise KeyboardInterrupt
+        return run.part("x", lambda: {"x": 1.0})
+
+    toy = dataclasses.replace(TOY, measure=measure, artifacts=[])
+    words = [f"--runs={tmp_path}", "--seeds=0"]
+    command_line.parse(toy, words)[0].run()
+    assert [*tmp_path.rglob(store.MEASURED)]
+    with pytest.raises(KeyboardInterrupt):
+        command_line.parse(toy, [*words, "--noresume"])[0].run()
+    assert not [*tmp_path.rglob(store.MEASURED)]
 
 
 def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monkeypatch):

@@ -116,14 +116,22 @@ class SubLayer(Skip):
         self.width = shape[-1]
         super().build(shape)
         build_inner(self, (self.rule, self.norm), shape)
-        if type(self.inner).compute_output_shape is not keras.layers.Layer.compute_output_shape:
-            found = tuple(self.inner.compute_output_shape(shape))  # Keras's own would run the layer
-            pairs = zip(found, shape, strict=False)
-            if len(found) != len(shape) or any(a != b and None not in (a, b) for a, b in pairs):
-                raise ValueError(
-                    f"Expected a layer F that keeps the shape of its input, {tuple(shape)}. "
-                    f"Received: {self.inner.name}, which returns {found}."
-                )
+        found = self._inner_shape(shape)
+        pairs = zip(found, shape, strict=False)
+        if len(found) != len(shape) or any(a != b and None not in (a, b) for a, b in pairs):
+            raise ValueError(
+                f"Expected a layer F that keeps the shape of its input, {tuple(shape)}. "
+                f"Received: {self.inner.name}, which returns {found}."
+            )
+
+    def _inner_shape(self, shape):
+        """Return the shape that F says it returns; the input's if it does not say."""
+        if type(self.inner).compute_output_shape is keras.layers.Layer.compute_output_shape:
+            return shape  # it would run the layer
+        try:
+            return tuple(self.inner.compute_output_shape(shape) or shape)
+        except (TypeError, NotImplementedError):  # it needs more arguments
+            return shape
 
     def parts(self, x: Tensor, **context: Any) -> dict[str, Tensor]:
         """Return x, h, t and c, and the rule's coefficients, by name."""
