@@ -200,6 +200,14 @@ def test_the_same_seed_repeats_every_sample_and_another_does_not():
         zoo.seed_everything(-1)
 
 
+def test_a_seed_restarts_random_operations_without_a_seed():
+    drawn = []
+    for _ in range(2):
+        zoo.seed_everything(0)
+        drawn.append(ops.convert_to_numpy(keras.random.normal((3,))))
+    np.testing.assert_array_equal(*drawn)
+
+
 @without_backend
 def test_keep_memory_returns_false_without_glibc(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")

@@ -46,6 +46,11 @@ def state_of(layer: keras.layers.Layer) -> list[keras.Variable]:
     return [*layer._non_trainable_variables, *(one.state for one in layer._seed_generators)]
 
 
+def forget_global_seed_generator() -> None:
+    """Let the next random operation without a seed draw one from Python's generator."""
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+
+
 def has_global_seed_generator() -> bool:
     """Return True if a random operation without a seed has run since seeds were set."""
     return global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None

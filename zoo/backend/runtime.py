@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from zoo.backend import keras_private
 from zoo.checks import check_integers
 from zoo.types import Tensor
 
@@ -35,6 +36,7 @@ def seed_everything(seed: int) -> None:
     check_integers(0, seed=seed)
     random.seed(seed)  # Keras seeds unseeded dropout layers from it
     np.random.seed(seed % 2**32)
+    keras_private.forget_global_seed_generator()
     GENERATOR.bit_generator.state = np.random.default_rng(seed).bit_generator.state
     if BACKEND == "torch":
         sys.modules["torch"].manual_seed(seed)
