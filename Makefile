@@ -14,7 +14,7 @@ EXTRA_tensorflow := [tensorflow]
 EXTRA_jax := [tensorflow,jax]
 EXTRA_torch := [tensorflow,torch]
 EXTRA_docs := [docs]
-TUTORIALS := $(patsubst docs/%.py,build/%.md,$(wildcard docs/tutorials/*.md))
+TUTORIALS := $(patsubst docs/%,build/%,$(wildcard docs/tutorials/*.md))
 SOURCES := $(shell find zoo applications callbacks -name '*.py')
 MARK := not slow
 # Print each backend's output in one piece, where make supports it (4.0 and newer).

@@ -1,7 +1,9 @@
 """The examples of README and docs run, their links lead somewhere, and every recipe is listed."""
 
 import ast
+import os
 import re
+import subprocess
 
 import keras
 import pytest
@@ -77,6 +79,15 @@ def test_every_page_and_tutorial_is_in_the_navigation_of_the_site():
     assert others == pages | {"contributing", "changelog"}
     worker = re.search(r"polyfills: \[(\S+)\]", settings)[1]  # else the plugin takes one of the web
     assert "- offline" in settings and "iframe-worker" in worker and (docs / worker).exists()
+
+
+@without_backend
+def test_make_docs_runs_every_tutorial():
+    own = {key: value for key, value in os.environ.items() if "MAKE" not in key and key != "MFLAGS"}
+    command = ["make", "--dry-run", "--always-make", "docs"]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=True)
+    for path in TUTORIALS:
+        assert f"run_tutorial.py docs/tutorials/{path.name} build/tutorials" in done.stdout
 
 
 @without_backend
