@@ -23,7 +23,7 @@ from zoo.callbacks.probes.objective import (
 )
 from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
 from zoo.checks import check_choice, check_integers
-from zoo.graph.blocks import Grain, Network, residual_branch
+from zoo.graph.blocks import Grain, Network, residual_branch, whole_network
 from zoo.graph.calls import made, reads
 from zoo.layers.sub_layer import StreamEnd, SubLayer
 from zoo.layers.sub_layer_stack import SubLayerStack
@@ -82,15 +82,25 @@ def run(  # noqa: PLR0913 (options by keyword)
     >>> {block: round(value, 6) for block, value in table.values("l2_ratio").items()}
     {'sum': 1.0}
     """
-    observer = Observer(_probe_list(probes), Network.of(model, blocks, grain), loss, view)
+    probes = _probe_list(probes)
+    network, names = whole_network(model, blocks, grain)
+    observer = Observer(probes, network, loss, view, names)
     return observer.run(data, batch_size, progress)
 
 
 class Observer:
-    """The compiled pass of probes over a network; arguments and errors are those of `run`."""
+    """The compiled pass of probes over a network; arguments and errors are those of `run`.
+
+    `names` are those of the blocks whose values are returned; `None`: all.
+    """
 
     def __init__(
-        self, probes: Sequence[Probe], network: Network, loss: Loss = None, view: str = "state"
+        self,
+        probes: Sequence[Probe],
+        network: Network,
+        loss: Loss = None,
+        view: str = "state",
+        names: Sequence[str] | None = None,
     ) -> None:
         self.probes = probes
         self.model = network.model
@@ -112,7 +122,11 @@ class Observer:
         if self.gradient or self.predicts:
             self.objective.check_blocks(self.blocks)
         self.views = _views(view, network)
+        self.shown = [b for b in self.blocks if names is None or b.name in names]
         self.last = self.blocks[-1]
+        # the classifier reads only these: others are of another tower
+        self.read = {b.name for b in self.blocks if self.graph.between(b.y, self.last.y)}
+        self.read.add(self.last.name)
         self.tail = self.graph.after(self.last.y)
         # the classifier may read more than the last block's output
         self.keep = "steps" in needs or not reads(self.tail) <= made(self.tail) | {self.last.y}
@@ -135,10 +149,10 @@ class Observer:
         """Make one pass; see `run`. `epoch` is that of the table's rows."""
         for probe in self.probes:
             probe.reset_state()
-            probe.blocks = self.blocks
+            probe.blocks = self.shown
         for x, labels, mask in padded_batches(data, batch_size, progress, self.label_check):
             for probe, sums in zip(self.probes, self._sums(x, labels, mask), strict=True):
-                ordered = {b.name: sums[b.name] for b in self.blocks if b.name in sums}
+                ordered = {b.name: sums[b.name] for b in self.shown if b.name in sums}
                 probe.update_state(ordered, int(np.count_nonzero(mask)))
         title = f"{self.model.name} on {self.probes[0].count} examples"
         table = Table(self._rows(epoch), self.notes, title)
@@ -190,7 +204,7 @@ class Observer:
             if self.views:
                 tensors = self._viewed(block, tensors)
             part = Parts(block, tensors, use, layers)
-            stages.setdefault(block.stage, []).append(part)
+            stages.setdefault((block.stage, block.name in self.read), []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
 
     def _measure(self, probe, stages, mask):
@@ -230,18 +244,20 @@ class Observer:
         for block in self.blocks:
             part = parts[block.name]
             part.update(shared, mask=keras_private.get_keras_mask(part["y"]))
-            if self.compares and block.shape == self.last.shape:  # the tail can read it
+            is_read = block.name in self.read
+            if self.compares and is_read and block.shape == self.last.shape:  # the tail can read it
                 part["lens"] = lens = self._classify(values, labels, part["y"])
                 pair = part["network"], lens["log_probabilities"]
                 lens |= self.objective.compare(*pair, part.get("weights"))
             if "steps" in self.needs:
                 inner = self.inner[block.name]
                 part["steps"] = [(values[c.sources[0]], values[c.outputs[0]]) for c in inner]
-            early = block.stage == self.last.stage
+            early = is_read and block.stage == self.last.stage
             if early and not self.needs.isdisjoint(("probabilities", "loss")):
                 part.update(self._classify(values, labels, part["y"]))
             if early and "dx_classifier" in self.needs and "x" in part:
                 x = mark(("classifier", block.index), ops.stop_gradient(part["x"]))
+                x = self.graph.keep_mask(part["x"], x)
                 loss = self._classify(values, labels, x)["loss"]
                 total = total + ops.sum(average(loss, part.get("weights")))
         return total, parts
@@ -400,8 +416,8 @@ class RunProbes(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Build the probes' pass and check that it runs."""
-        network = Network.of(self.model, **self._found)
-        self._observer = Observer(self.probes, network, *self._options)
+        network, names = whole_network(self.model, **self._found)
+        self._observer = Observer(self.probes, network, *self._options, names)
         self._observer.check(self.data, self.batch_size)
         self._first_epoch = True
 

@@ -389,7 +389,9 @@ class Objective:
         pair = outputs, intact
         flat_pair = [[flat(zero_masked_by_keras(v)) for v in tensors] for tensors in pair]
         new, old = (ops.concatenate(vectors, axis=1) for vectors in flat_pair)
-        return scores | {"change": norm(new - old) / norm(old)}
+        size = norm(old)
+        change = norm(new - old) / ops.where(size == 0, 1.0, size)
+        return scores | {"change": ops.where(size == 0, 0.0, change)}
 
     def measured(self, labels: Tensor | Labels, logits: Tensor) -> dict[str, Tensor]:
         """Return each example's loss and, if the network classifies, accuracy, `(batch,)`.
@@ -512,7 +514,9 @@ def class_indices(labels: Tensor, shape: Shape) -> Tensor:
     if len(labels.shape) == len(shape) and labels.shape[-1] == shape[-1]:
         return ops.argmax(labels, axis=-1)
     labels = ops.squeeze(labels, axis=-1) if len(labels.shape) == len(shape) else labels
-    return ops.cast(ops.floor(ops.add(labels, 0.5)), "int32")  # 0.9 of a sigmoid is 1
+    if "int" in keras.backend.standardize_dtype(labels.dtype):
+        return ops.cast(labels, "int32")
+    return ops.cast(ops.floor(ops.cast(labels, "float32") + 0.5), "int32")  # 0.9 of a sigmoid is 1
 
 
 def values_of(labels: Any) -> Any:

@@ -335,11 +335,12 @@ class BlockOutputs(Probe):
 
 
 class EstimationError(Probe):
-    """Error of a block's output as an estimate of its stage's last one: y - y of the last block.
+    """Error of a block's output as an estimate of the last one of its shape in the stage.
 
-    The mean over examples of each unit, then over units: near 0 if blocks estimate without bias,
-    negative if they underestimate. `std`, each unit's deviation over examples, then averaged:
-    falls along a stage that refines an estimate. `rectified` compares the outputs after a ReLU.
+    y - y of that block: the mean over examples of each unit, then over units: near 0 if blocks
+    estimate without bias, negative if they underestimate. `std`, each unit's deviation over
+    examples, then averaged: falls along a stage that refines an estimate. `rectified` compares the
+    outputs after a ReLU.
     Greff et al. (2017), section 4.2, Fig. 3.
     """
 
@@ -349,7 +350,8 @@ class EstimationError(Probe):
 
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's error and its square."""
-        y, last = (ops.cast(part["y"], "float32") for part in (block, stage[-1]))
+        last = [part for part in stage if part["y"].shape == block["y"].shape][-1]
+        y, last = (ops.cast(part["y"], "float32") for part in (block, last))
         error = ops.relu(y) - ops.relu(last) if self.rectified else y - last
         values = {"error": error, "square": ops.square(error)}
         if block.get("mask") is not None:
@@ -549,7 +551,8 @@ class BorderlineExamples(Probe):
             return {}
         first = last_blocks[0]
         p = first["probabilities"]
-        true = ops.one_hot(class_indices(first["labels"], p.shape), p.shape[-1], dtype=p.dtype)
+        index = ops.expand_dims(class_indices(first["labels"], p.shape), axis=-1)
+        true = ops.cast(index == ops.arange(p.shape[-1]), p.dtype)
         difference = ops.abs(ops.sum(p * true, axis=-1) - ops.max(p - 2 * true, axis=-1))
         borderline = ops.cast(difference < self.margin, "float32") + 0 * difference  # NaN stays
         ones = ops.ones_like(borderline)

@@ -6,8 +6,9 @@ where the output is a distribution over classes `..._kl`, the KL divergence of t
 network's distribution from the modified one's in nats, `..._variation`, the total variation, half
 the sum of |p - q|, and `..._agreement`, the share of positions with the same most probable class;
 of other outputs `..._change`, the norm of their change over that of the unmodified network's
-outputs, of all of them if there are several. All are means over examples, an example's over its
-positions as in `zoo.callbacks.run`. The unmodified network's are under block None.
+outputs, of all of them if there are several, 0 where that is 0. All are means over examples, an
+example's over its positions as in `zoo.callbacks.run`. The unmodified network's are under block
+None.
 """
 
 import functools
@@ -37,7 +38,7 @@ from zoo.callbacks.probes.objective import (
 from zoo.callbacks.probes.probe import Row, Table
 from zoo.callbacks.training import PassProgress
 from zoo.checks import check_choice
-from zoo.graph.blocks import Grain, Network
+from zoo.graph.blocks import Grain, Network, whole_network
 from zoo.graph.chain import Chain, Plan
 from zoo.graph.loop import Region
 from zoo.graph.surgery import lesion_plan, random_order, shuffle_plan
@@ -276,13 +277,17 @@ def early_exits(model: keras.Model, data: Any, **options: Any) -> Table:
 
     Reference: Jastrzebski et al. (2018), section 4.2, Fig. 5.
     """
-    trials = Trials(model, **options)
+    given = {key: options.pop(key) for key in ("blocks", "grain") if key in options}
+    network, names = whole_network(model, **given)
+    trials = Trials(network, **options)
     same = [block for block in trials.chain.blocks if not block.changes_shape]
+    exits = [block for block in trials.chain.blocks if block.name in names]
     plans = [
         lesion_plan(trials.chain, [later.name for later in same if later.index > block.index])
-        for block in trials.chain.blocks
+        for block in exits
     ]
-    return trials.table("exit", plans, data)
+    labels = [(block.name, block.stage, None) for block in exits]
+    return trials.table("exit", plans, data, labels)
 
 
 def depth_plan(

@@ -22,7 +22,7 @@ from helpers.reference_highway import (
 )
 from zoo import callbacks
 from zoo.callbacks.probes.engine import Observer
-from zoo.callbacks.probes.objective import masked_sum, norm, padded_batches
+from zoo.callbacks.probes.objective import class_indices, masked_sum, norm, padded_batches
 from zoo.callbacks.probes.probe import CosineInput, NormGrowth
 from zoo.graph.blocks import Network
 
@@ -106,6 +106,94 @@ def test_an_input_of_nan_makes_every_measured_value_nan_and_is_reported(activati
     assert "NaN or Inf" in caplog.text and "block" in caplog.text
     table += callbacks.lesions(model, (x, Y))
     assert not [row for row in table if not np.isnan(row.value)]
+
+
+def chain(blocks=4, classes=3):
+    """Return a residual network of dense layers, blocks "s0", "s1" and so on, without norms."""
+    inputs = x = keras.Input((5,))
+    for k in range(blocks):
+        x = layers.Add(name=f"s{k}")([x, layers.Dense(5, "tanh")(x)])
+    return reference.random_weights(keras.Model(inputs, layers.Dense(classes, "softmax")(x)))
+
+
+def test_blocks_that_are_named_have_the_values_that_they_have_among_all():
+    model = chain()
+    probes = [callbacks.LogitLens(), callbacks.IntermediateAccuracy(), callbacks.EstimationError()]
+    probes += [callbacks.TaylorTerm(), callbacks.BorderlineExamples(4)]
+    y = Y % 3
+    tables = [
+        callbacks.run(probes, model, (X, y), blocks=names)
+        + callbacks.early_exits(model, (X, y), blocks=names)
+        for names in (None, ["s0", "s1"])
+    ]
+    of_all, of_named = ({(r.probe, r.block): r.value for r in table if r.block} for table in tables)
+    assert {block for _, block in of_named} == {"s0", "s1"}
+    expected = {key: value for key, value in of_all.items() if key[1] in ("s0", "s1")}
+    assert of_named == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_blocks_of_another_tower_are_neither_read_out_nor_compared():
+    ends = inputs = [keras.Input((5,)), keras.Input((5,))]
+    for k in range(2):
+        ends = [
+            layers.Add(name=f"{name}{k}")([x, layers.Dense(5, "tanh")(x)])
+            for name, x in zip("ab", ends, strict=True)
+        ]
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(layers.Concatenate()(ends)))
+    probes = [callbacks.LogitLens(), callbacks.IntermediateAccuracy(), callbacks.EstimationError()]
+    table = callbacks.run(probes, model, ([X, X[::-1]], Y % 3))
+    assert (
+        [*table.values("logit_lens_kl")] == [*table.values("intermediate_accuracy")] == ["b0", "b1"]
+    )
+    errors = table.values("estimation_error")
+    assert errors["a1"] == errors["b1"] == 0 and errors["a0"] != 0 and errors["b0"] != 0
+
+
+def test_a_block_that_halves_its_input_is_compared_with_those_of_its_shape():
+    model = keras.applications.ResNet50V2(weights=None, input_shape=(32, 32, 3), classes=10)
+    x = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
+    errors = callbacks.run([callbacks.EstimationError()], model, x).values("estimation_error")
+    assert len(errors) == 16 and np.all(np.isfinite([*errors.values()]))
+
+
+def test_the_classifier_s_gradient_sees_the_mask():
+    words = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(9, 5, mask_zero=True)(words)
+    x = layers.Add(name="s")([x, layers.Dense(5, "tanh")(x)])
+    model = keras.Model(words, layers.Dense(3, "softmax")(layers.GlobalAveragePooling1D()(x)))
+    tokens = np.random.default_rng(0).integers(1, 9, (7, 6))
+    tokens[:, 3:] = 0
+    probes = [callbacks.TaylorTerm(), callbacks.CosineLoss("block")]
+    padded, cut = (callbacks.run(probes, model, (t, Y[:7] % 3)) for t in (tokens, tokens[:, :3]))
+    for one, other in zip(padded, cut, strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-4)
+
+
+def test_an_example_whose_output_is_zero_counts_as_unchanged():
+    inputs = x = keras.Input((5,))
+    x = layers.Add(name="s")([x, layers.Dense(5, "relu")(x)])
+    model = keras.Model(inputs, layers.ReLU()(x))
+    x = np.concatenate([np.zeros((1, 5), "float32"), np.abs(X[:3])])
+    change = [callbacks.lesions(model, v).values("lesion_change")["s"] for v in (x, x[1:])]
+    assert change[0] == pytest.approx(0.75 * change[1], rel=1e-5)
+
+
+def test_class_indices_are_exact_and_may_be_ignored_ones_beyond_the_classes():
+    labels = np.array([0, 257, 999])
+    found = class_indices(ops.convert_to_tensor(labels), (3, 1000))
+    np.testing.assert_array_equal(ops.convert_to_numpy(found), labels)
+    inputs = keras.Input((6, 4))
+    x = layers.Add(name="s")([inputs, layers.Dense(4)(inputs)])
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(x))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 6, 4)).astype("float32"), rng.integers(0, 3, (5, 6))
+    tables = []
+    for ignored in (255, -1):
+        y[:, 2] = ignored
+        loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=ignored)
+        table = callbacks.run([callbacks.BorderlineExamples()], model, (x, y), loss=loss)
+        tables.append([row.value for row in table])
+    assert tables[0] == tables[1]
 
 
 def test_weights_of_whole_examples_are_left_out_and_told_once(caplog):

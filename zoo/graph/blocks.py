@@ -136,6 +136,24 @@ class Network:
         return cls(model, graph, *find_blocks(graph, blocks, grain))
 
 
+def whole_network(
+    model: "keras.Model | Network", blocks: Sequence[str] | None = None, grain: Grain = "sum"
+) -> tuple[Network, list[str]]:
+    """Return a network with all its blocks, and the names of those that `blocks` selects.
+
+    It has the selected ones only, if some are found by their names alone.
+    """
+    selected = Network.of(model, blocks, grain)
+    names = [block.name for block in selected.blocks]
+    if blocks is None or isinstance(model, Network):
+        return selected, names
+    try:
+        found = Network.of(model, None, grain)
+    except ValueError:  # no other block
+        return selected, names
+    return found if {*names} <= {block.name for block in found.blocks} else selected, names
+
+
 def block_of(blocks: Sequence[Block], name: str) -> Block:
     """Return the block `name`; raise ValueError if there is none."""
     names = [block.name for block in blocks]
