@@ -366,8 +366,13 @@ def test_unknown_views_and_networks_without_them_are_refused():
     probes = [callbacks.BlockInfluence()]
     with pytest.raises(ValueError, match="must be one of"):
         callbacks.run(probes, model, tokens(), view="stream")
+    of_all = callbacks.run(probes, model, tokens(), view="read").values("block_influence")
+    of_one = callbacks.run(probes, model, tokens(), view="read", blocks=["attention2"])
+    assert of_one.values("block_influence") == {"attention2": of_all["attention2"]}
+    inputs = keras.Input((4,))
+    other = keras.Model(inputs, keras.layers.Add()([inputs, keras.layers.Dense(4)(inputs)]))
     with pytest.raises(ValueError, match="of all blocks of a network"):
-        callbacks.run(probes, model, tokens(), view="read", blocks=["attention2"])
+        callbacks.run(probes, other, np.ones((2, 4)), view="read")
     with pytest.raises(ValueError, match="needs \\('dinput',\\)"):
         callbacks.run([callbacks.GradientNorm()], model, (tokens(), tokens(1)), view="readout")
     with pytest.raises(ValueError, match="dx_classifier"):

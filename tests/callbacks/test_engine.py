@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
 from helpers.reference_highway import (
     CLASSES,
     UNITS,
@@ -116,6 +116,7 @@ def chain(blocks=4, classes=3):
     return reference.random_weights(keras.Model(inputs, layers.Dense(classes, "softmax")(x)))
 
 
+@slow_elsewhere
 def test_blocks_that_are_named_have_the_values_that_they_have_among_all():
     model = chain()
     probes = [callbacks.LogitLens(), callbacks.IntermediateAccuracy(), callbacks.EstimationError()]
@@ -132,6 +133,7 @@ def test_blocks_that_are_named_have_the_values_that_they_have_among_all():
     assert of_named == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+@slow_elsewhere
 def test_blocks_of_another_tower_are_neither_read_out_nor_compared():
     ends = inputs = [keras.Input((5,)), keras.Input((5,))]
     for k in range(2):
@@ -149,6 +151,7 @@ def test_blocks_of_another_tower_are_neither_read_out_nor_compared():
     assert errors["a1"] == errors["b1"] == 0 and errors["a0"] != 0 and errors["b0"] != 0
 
 
+@slow_elsewhere
 def test_a_block_that_halves_its_input_is_compared_with_those_of_its_shape():
     model = keras.applications.ResNet50V2(weights=None, input_shape=(32, 32, 3), classes=10)
     x = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
@@ -156,6 +159,7 @@ def test_a_block_that_halves_its_input_is_compared_with_those_of_its_shape():
     assert len(errors) == 16 and np.all(np.isfinite([*errors.values()]))
 
 
+@slow_elsewhere
 def test_the_classifier_s_gradient_sees_the_mask():
     words = keras.Input((None,), dtype="int32")
     x = layers.Embedding(9, 5, mask_zero=True)(words)
