@@ -15,6 +15,7 @@ from zoo.applications import weights
 from zoo.applications.weights import BUILDERS
 from zoo.checks import check_integers, is_integer
 from zoo.initializers import Uniform
+from zoo.layers.gating import HALF
 from zoo.types import PathLike, Shape, Tensor
 
 P = ParamSpec("P")
@@ -181,7 +182,8 @@ def classifier(
         check_integers(1, classes=classes)
         for layer in head:
             windows = getattr(layer, "pool_size", ())
-            if any(side and side % window for side, window in zip(x.shape[1:], windows)):  # noqa: B905
+            pairs = zip(x.shape[1:], windows, strict=False)  # of layers without windows none
+            if any(side and side % window for side, window in pairs):
                 raise ValueError(
                     f"Before the classifier windows of {windows} pixels are averaged, which must "
                     f"cover the last features. Received: images of {tuple(inputs.shape[1:])}, whose"
@@ -207,4 +209,4 @@ def classifier(
 def full_precision() -> Any:
     """Return the dtype policy of a layer that a sum over classes follows: float32 for half ones."""
     policy = keras.config.dtype_policy()
-    return "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
+    return "float32" if policy.compute_dtype in HALF else policy

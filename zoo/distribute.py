@@ -185,8 +185,8 @@ class Strategy:
         losses = losses if isinstance(losses, list | tuple) else [losses] * max(len(outputs), 1)
         for index, loss in enumerate(losses if self.num_replicas > 1 else ()):
             reduction = getattr(loss, "reduction", "sum" if loss is None else "mean")
-            masked = index < len(outputs) and keras_private.get_keras_mask(outputs[index])
-            is_masked = masked not in (None, False) and reduction not in ("sum", "none", None)
+            mask = keras_private.get_keras_mask(outputs[index]) if index < len(outputs) else None
+            is_masked = mask is not None and reduction not in ("sum", "none", None)
             if is_masked or reduction == "mean_with_sample_weight":
                 raise ValueError(
                     f"On TensorFlow, each device divides a loss by the number of its own examples. "

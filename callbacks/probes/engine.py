@@ -124,9 +124,9 @@ class Observer:
         self.views = _views(view, network)
         self.shown = [b for b in self.blocks if names is None or b.name in names]
         self.last = self.blocks[-1]
-        # the classifier reads only these: others are of another tower
-        self.read = {b.name for b in self.blocks if self.graph.between(b.y, self.last.y)}
-        self.read.add(self.last.name)
+        # names of blocks before the last one; others are of another tower
+        self.read_out = {b.name for b in self.blocks if self.graph.between(b.y, self.last.y)}
+        self.read_out.add(self.last.name)
         self.tail = self.graph.after(self.last.y)
         # the classifier may read more than the last block's output
         self.keep = "steps" in needs or not reads(self.tail) <= made(self.tail) | {self.last.y}
@@ -204,7 +204,7 @@ class Observer:
             if self.views:
                 tensors = self._viewed(block, tensors)
             part = Parts(block, tensors, use, layers)
-            stages.setdefault((block.stage, block.name in self.read), []).append(part)
+            stages.setdefault((block.stage, block.name in self.read_out), []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]
 
     def _measure(self, probe, stages, mask):
@@ -244,7 +244,7 @@ class Observer:
         for block in self.blocks:
             part = parts[block.name]
             part.update(shared, mask=keras_private.get_keras_mask(part["y"]))
-            is_read = block.name in self.read
+            is_read = block.name in self.read_out
             if self.compares and is_read and block.shape == self.last.shape:  # the tail can read it
                 part["lens"] = lens = self._classify(values, labels, part["y"])
                 pair = part["network"], lens["log_probabilities"]

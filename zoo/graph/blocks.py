@@ -299,7 +299,11 @@ class _Sums:
         return _block(call, fork, x, f=f, changes_shape=changes)
 
     def _is_other(self, call, fork, x, others):
-        """True for a sum of outputs of one call, or of scores and a bias; raise for other forks."""
+        """Return True for a sum of outputs of one call, or of scores and a bias.
+
+        Raises:
+            _NoBlockError: if branches share layers, as those of a gated sum.
+        """
         after = self.graph.after(fork)
         shortcut = {c.index for c in calls_before(x, after)}
         shared = any(c.index in shortcut for slot in others for c in calls_before(slot, after))
