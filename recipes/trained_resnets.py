@@ -54,7 +54,7 @@ def open_network(settings, run):
     accuracy = 100 * scores["accuracy"]
     name = f"resnet{depth}"
     print(f"{name}: test error {100 - accuracy:.2f} %", flush=True)
-    run.deviations.append(f"{name} of akamaster/pytorch_resnet_cifar10")
+    run.deviations.append(f"{name} of akamaster/pytorch_resnet_cifar10: a ReLU after each sum")
     return types.SimpleNamespace(
         name=name,
         model=model,

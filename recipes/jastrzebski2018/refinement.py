@@ -18,6 +18,7 @@ cosine loss: about -0.1.
 
 import dataclasses
 import functools
+import zlib
 
 import numpy as np
 from scipy import stats
@@ -33,7 +34,10 @@ from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage, of_b
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
 LAST_BLOCKS = 5  # of Fig. 6
-FACTORS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)  # of repetitions; ours: the paper gives none
+FACTORS = (  # of repetitions; ours: the paper gives none
+    *(1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01),
+    *(0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001),
+)
 UNROLLED = ("cosine_loss", "cosine_loss_block", "l2_ratio")  # probes of repetitions
 
 
@@ -96,7 +100,7 @@ def measure(settings, run):
             for split, data in splits.items()
         },
         "in_training": training.in_training(network),
-        "unrolled": part("unrolled", unroll, model, settings.unroll, splits, sought),
+        "unrolled": part("unrolled", unroll, run, model, settings.unroll, splits, sought),
     }
 
 
@@ -155,7 +159,7 @@ def groups(model, data, count, label):
     return found
 
 
-def unroll(model, times, splits, sought):
+def unroll(run, model, times, splits, sought):
     """Return what repeating the last block does, unscaled and with the scale of lowest loss.
 
     `other_block`: the training loss with one and with as many uses of the first block, with that
@@ -173,6 +177,8 @@ def unroll(model, times, splits, sought):
     losses = {factor: losses_of(last, range(1, times + 2), factor) for factor in FACTORS}
     finite = [factor for factor in FACTORS if np.isfinite(losses[factor][-1])]
     scale = min(finite or FACTORS, key=lambda factor: losses[factor][-1])
+    if scale == min(FACTORS):
+        run.deviations.append("the factor of the repetitions is the smallest one tried")
     other = next(block.name for block in blocks if not block.changes_shape)
     measured = {
         "scale": scale,
@@ -275,6 +281,11 @@ def cosine_of_high_blocks(one):
     return float(cosines[middle:].mean() - cosines[:middle].mean())
 
 
+def generator_of(one):
+    """Return a random generator that the values of a seed select."""
+    return np.random.default_rng(zlib.crc32(one["in_training"]["l2_ratio"].tobytes()))
+
+
 def rise_of_ratio(one, random=None):
     """Return Kendall's correlation of the last stage's mean l2 ratio and the epoch.
 
@@ -324,6 +335,10 @@ def negative_repetitions(one, scaling):
 
 
 NEW_CONTROL = "the control is new"
+SMALLER = (
+    f"{NEW_CONTROL}. Factors of f from 1 to 0.0001 are tried: with 0.01, the smallest before, the "
+    "loss of all four trained networks still fell"
+)
 claim = functools.partial(Claim, changed=NEW_CONTROL)
 of_fig4 = functools.partial(claim, section="section 4.1, Fig. 4", figure="fig4")
 of_fig7 = functools.partial(claim, section="section 4.4, Fig. 7", figure="fig7")
@@ -365,7 +380,7 @@ CLAIMS = (
         quantity="Kendall's correlation of the last stage's mean l2 ratio and the epoch",
         value=rise_of_ratio,
         control=Control(
-            "epochs in random order", lambda one: rise_of_ratio(one, np.random.default_rng(0))
+            "epochs in random order", lambda one: rise_of_ratio(one, generator_of(one))
         ),
         at_least=0.33,  # two of three pairs of epochs rise
         figure="fig14",
@@ -390,8 +405,8 @@ CLAIMS = (
         name="J5",
         section="section 4.3, Fig. 6",
         statement="The last blocks correct mainly borderline examples.",
-        quantity="share of the test examples gained over the last five blocks that are "
-        "borderline, in %",
+        quantity="share of the test examples gained from after the first to after the last of the "
+        "last five blocks of a stage that are borderline, in %",
         value=borderline_percent,
         control=Control(
             "their share of all examples",
@@ -416,6 +431,7 @@ CLAIMS = (
         ),
         at_most=0.95,
         ratio=True,
+        changed=SMALLER,
     ),
     of_fig7(
         name="J6b",
@@ -427,8 +443,7 @@ CLAIMS = (
             "the last block repeated unscaled", lambda one: gain_by_unrolling(one, "unscaled")
         ),
         at_least=5,
-        reason="few examples: 2 to 6 of 25 to 45 become wrong, in the paper 5 of 51 right; their "
-        "loss rises, as the paper says of test images",
+        changed=SMALLER,
     ),
     of_fig20(
         name="J7",
@@ -440,7 +455,7 @@ CLAIMS = (
             lambda one: float(repetitions(one, "unscaled").max()),
         ),
         at_most=0,
-        changed=f"{NEW_CONTROL}. The share of negative cosines, at least 95 %, was 100 % of every "
+        changed=f"{SMALLER}. The share of negative cosines, at least 95 %, was 100 % of every "
         "seed, so that its interval had no width",
     ),
     of_fig20(
@@ -454,7 +469,7 @@ CLAIMS = (
         ),
         at_least=1,
         at_most=10,
-        changed=f"{NEW_CONTROL}. At most 10 alone, none would have passed. The gradient is that of "
+        changed=f"{SMALLER}. At most 10 alone, none would have passed. The gradient is that of "
         "the early readout, as in appendix C; by that of the whole network's loss five of five "
         "seeds have none",
     ),
@@ -493,10 +508,7 @@ def experiment(model, data):
         measure=measure,
         artifacts=artifacts,
         claims=CLAIMS if is_first else (),
-        deviations=[
-            *training.DEVIATIONS,
-            f"f scaled by the one of {', '.join(map(str, FACTORS))} of the lowest training loss",
-        ],
+        deviations=[f"f scaled by the factor from 1 to {min(FACTORS)} of the lowest training loss"],
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zoo
-from helpers.harness import CORPORA, ROOT, without_backend
+from helpers.harness import CORPORA, ROOT, slow_elsewhere, without_backend
 from zoo.applications import weights
 
 NAMES = zoo.list_weights()
@@ -62,6 +62,7 @@ def test_weights_are_loaded_by_name():
         assert loaded.dtype == "float32"
 
 
+@slow_elsewhere
 @needs_data
 def test_the_smallest_set_verifies_itself():
     name = "mnist_highway"

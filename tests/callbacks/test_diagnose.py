@@ -179,6 +179,7 @@ def test_the_reason_tells_numbers_and_thresholds_apart(numbers, reason):
     assert judge(numbers, {"lesion_kl": 0.0065})[1] == reason
 
 
+@slow_elsewhere
 def test_effects_below_rounding_are_told(caplog):
     top = layers.Dense(3, "softmax")
     model = chain({f"block{i}": 0.3 * TURN for i in range(4)}, top)
@@ -191,6 +192,7 @@ def test_effects_below_rounding_are_told(caplog):
     assert "rounding" not in str(zoo.callbacks.diagnose(model, X))
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("activation", ["softmax", None])
 @pytest.mark.parametrize("bias", [0, 1])
 def test_of_a_constant_output_no_block_is_called_idle(activation, bias):
@@ -210,6 +212,7 @@ def test_equal_outputs_of_equal_inputs_and_idle_blocks_are_no_constant():
         assert report.blocks("idle") == ["block"] and "depend" not in str(report)
 
 
+@slow_elsewhere
 def test_long_diagnoses_and_plans_print_their_progress(monkeypatch, capsys):
     monkeypatch.setattr(training, "INTERVAL", -1.0)
     zoo.callbacks.diagnose(chain(FOUR), X, batch_size=8, lesion_examples=12)
@@ -276,6 +279,7 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
     assert cell[cell.index("<p>") :] == page[page.index("<p>") : page.index("<h2>")]
 
 
+@slow_elsewhere
 def test_the_advice_for_a_list_of_inputs_runs():
     inputs = [keras.Input((4,)), keras.Input((4,))]
     x = keras.layers.Add()(inputs)

@@ -90,9 +90,8 @@ def test_a_mapped_network_has_the_same_outputs(float64, identity):
         fold_identity(plain)
 
 
-@pytest.mark.parametrize(
-    "initializer", [HardtMa, pytest.param(KaimingNormal, marks=slow_elsewhere)]
-)
+@slow_elsewhere
+@pytest.mark.parametrize("initializer", [HardtMa, KaimingNormal])
 def test_equivalent_networks_train_alike_for_200_steps(float64, initializer):
     # Card G.4: the same batches, a penalty of phi(theta_r), any optimizer that sees gradients
     # only; theta_p(t) stays phi(theta_r(t)), in float64 up to rounding.

@@ -8,7 +8,7 @@ from keras import layers, ops
 import zoo
 from helpers import reference
 from helpers.gradients import assert_close
-from helpers.harness import slow_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo.layers.residual_block import Branch
 from zoo.optimizers import CaffeSGD
 
@@ -58,10 +58,9 @@ def state(model):
     return [ops.convert_to_numpy(v) for v in (*model.variables, *model.optimizer.variables)]
 
 
-SLOW = pytest.param("convolutions", marks=slow_elsewhere)
 
 
-@pytest.mark.parametrize("name", ["dense", SLOW, "stack"])
+@pytest.mark.parametrize("name", ["dense", *few_elsewhere(["convolutions", "stack"], [])])
 def test_rematerialized_blocks_train_as_others_do(name):
     # All variables: weights, averages of normalisations (moved once a step), seeds of dropout.
     results = []

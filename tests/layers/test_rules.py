@@ -125,6 +125,7 @@ def test_a_rule_is_its_equations(rule, options):
     assert Network(rule, options).error(batch()) < 1e-5
 
 
+@slow_elsewhere
 @pytest.mark.parametrize(("rule", "options"), cases(["mhc-4"]))
 def test_positions_are_the_steps_of_a_text_those_of_an_image_or_one(rule, options):
     x = batch(steps=6)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.harness import slow_elsewhere
 from helpers.test_data import write_images
 from zoo.graph import find_blocks
 from zoo.recipes import trained_resnets
@@ -46,6 +47,7 @@ def test_logits_are_those_of_plain_pytorch(peer, tmp_path):
     )
 
 
+@slow_elsewhere
 def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_path):
     write_images(tmp_path / "cifar10.npz", (32, 32, 3), train=8, test=8, classes=10, step=20)
     settings = trained_resnets.Trained(batch=4)
