@@ -172,7 +172,7 @@ class Claim:
             from 1: mean and interval over seeds are then those of its logarithm.
         needs: Names of the experiments whose measurements are the arguments of `value`. Default:
             the one that lists the claim.
-        figure: Name of the artifact that shows the number; docs/claims.md has it with the claim.
+        figure: Name of a figure of the claim's subject; docs/claims.md has it with the claim.
         changed: What was changed after a result was known (criterion, control, measurement,
             settings, seeds), and why. The old result stays on record.
         reason: Most likely reason why the claim was contradicted or not told apart.

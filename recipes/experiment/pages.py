@@ -92,7 +92,8 @@ def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) ->
 
 
 def _settings(folder):
-    return json.loads((folder / store.MEASURED).read_text("utf-8"))["settings"]
+    facts = json.loads((folder / store.MEASURED).read_text("utf-8"))
+    return {**facts["settings"], "backend": facts["backend"], "data": facts["data"]}
 
 
 def seeds_on_record(experiment: Experiment, scale: str) -> list[pathlib.Path]:
@@ -446,7 +447,7 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
             parts += [f"- {escaped(text)}" for text in _facts(one, row)]
             parts += [f"- `{row['command']}`"]
             if row["figure"]:
-                alt = f"{claim.name}: mean and standard deviation over seeds"
+                alt = f"{claim.name}: {row['figure'].split('/')[-1]}"
                 parts += ["", f"![{alt}](../recipes/results/{row['figure']}.png)"]
         parts += ["", "</details>", ""]
     today = {_key(row) for one in claims for row in one.rows}

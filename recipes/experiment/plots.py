@@ -234,18 +234,20 @@ def over_seeds(name: str, values: Sequence[float]) -> dict[str, Any]:
 def maps(
     seeds: Sequence[Mapping[str, Any]], panels: Mapping[str, tuple[str, float | None, str]]
 ) -> Figure:
-    """Draw arrays of layers (down) by units (across) side by side, means over seeds.
+    """Draw arrays of layers (down) by units (across) side by side, of the first seed.
 
     `panels` has by title: the array's key; the value in the middle of the colors, blue below and
     orange above it, or None: colors run from 0 to 1; and the text of the color bar.
     """
     figure, axes = new(3.4 * len(panels), 4, ncols=len(panels), squeeze=False)
     for axis, (title, (key, center, label)) in zip(axes[0], panels.items(), strict=True):
-        values = np.mean([one[key] for one in seeds], axis=0)
+        values = seeds[0][key]  # no mean: units of two networks have nothing in common
         style: dict[str, Any] = {"cmap": "cividis", "vmin": 0.0, "vmax": 1.0}
         if center is not None:
             half = float(np.abs(values - center).max()) or 1.0
             style = {"cmap": "PuOr_r", "norm": CenteredNorm(center, half)}
+        layers, units = values.shape
+        style |= {"extent": (0.5, units + 0.5, layers + 0.5, 0.5)}
         drawn = axis.imshow(values, aspect="auto", interpolation="nearest", **style)
         axis.set(title=title, xlabel="unit", ylabel="layer")
         figure.colorbar(drawn, ax=axis, label=label)

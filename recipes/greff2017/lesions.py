@@ -168,10 +168,13 @@ def section2(seeds):
     means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
 
     def rows_of(one):
+        places = {name: place for place, name in enumerate(sorted(one["residual"]["blocks"]))}
         for network, facts in one.items():
             order = np.argsort(facts["blocks"])
             columns = {key: facts["without_a_block"][key][1:][order] for key in means}
-            yield from plots.numbered("index", columns, 0, network=network)
+            rows = plots.numbered("index", columns, network=network)
+            for row, at in zip(rows, order, strict=True):  # a plain network has fewer blocks
+                yield {**row, "index": places[facts["blocks"][at]]}
 
     rows = plots.with_seeds(seeds, rows_of, model_of)
     marks = []

@@ -58,8 +58,6 @@ def state(model):
     return [ops.convert_to_numpy(v) for v in (*model.variables, *model.optimizer.variables)]
 
 
-
-
 @pytest.mark.parametrize("name", ["dense", *few_elsewhere(["convolutions", "stack"], [])])
 def test_rematerialized_blocks_train_as_others_do(name):
     # All variables: weights, averages of normalisations (moved once a step), seeds of dropout.

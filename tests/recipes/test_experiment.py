@@ -440,15 +440,17 @@ def test_seeds_of_other_settings_are_not_kept_beside_those_on_record(tmp_path, m
     monkeypatch.setattr(pages, "RESULTS", tmp_path / "results")
     toy = dataclasses.replace(TOY, artifacts=[])
 
-    def run(name, **settings):
+    def run(name, backend="jax", **settings):
         folder = tmp_path / f"{settings}" / name
-        store.save(folder, {"x": 1.0}, {"settings": settings})
+        store.save(folder, {"x": 1.0}, {"settings": settings, "backend": backend, "data": "digits"})
         return [folder]
 
     pages.keep(toy, "miniature", run("seed0", blocks=9, rate=0.1))
     pages.keep(toy, "miniature", run("seed1", blocks=9, rate=0.1))
     with pytest.raises(ValueError, match="on record, blocks=9. Received: 2. Run without --keep"):
         pages.keep(toy, "miniature", run("seed2", blocks=2, rate=0.1))
+    with pytest.raises(ValueError, match="on record, backend='jax'. Received: 'torch'"):
+        pages.keep(toy, "miniature", run("seed2", "torch", blocks=9, rate=0.1))
     kept = {path.name for path in pages.seeds_on_record(toy, "miniature")}
     assert kept == {"seed0", "seed1"}
 
