@@ -38,6 +38,7 @@ command_line.run_flags(["srivastava2015/gates"], words)
 """
 
 
+@pytest.mark.slow
 @without_backend
 def test_an_experiment_runs_where_linux_s_own_calls_are_missing(tmp_path):
     data = write_images(tmp_path / "mnist.npz", (28, 28, 1), train=40, classes=10, step=20)
