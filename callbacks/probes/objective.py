@@ -239,6 +239,11 @@ class Objective:
                 f"Expected outputs of shape (batch, ..., values). Received: {self._shape}. Add an "
                 f"axis: keras.layers.Reshape((1,))."
             )
+        if self._shape[-1] is None:
+            raise ValueError(
+                f"Expected a known number of values in the first output. Received: {self._shape}. "
+                f"Measure keras.Model(model.inputs, output) with another output."
+            )
         self._num_outputs = len(graph.outputs)
         output = graph.model.output
         self._name = min(output) if isinstance(output, dict) else graph.model.output_names[0]

@@ -130,6 +130,9 @@ def test_a_loss_of_the_user_gets_labels_as_fit_casts_them():
 def test_outputs_and_losses_without_a_value_for_each_example_are_explained():
     model, _ = one_block(1, None)
     flat = keras.Model(model.input, layers.Reshape(())(model.output))
+    pairs = keras.Model(model.input, ops.matmul(model.output, ops.transpose(model.output)))
+    with pytest.raises(ValueError, match=r"known number of values.*\(None, None\)"):
+        zoo.callbacks.lesions(pairs, X)
     with pytest.raises(ValueError, match=r"Reshape\(\(1,\)\)"):
         callbacks.lesions(flat, X)
     with pytest.raises(ValueError, match="Received: Dice, which returns one for the batch"):
