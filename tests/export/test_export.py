@@ -27,7 +27,7 @@ from helpers.harness import (
 )
 from zoo.applications import char_lm_inference
 from zoo.datasets.text import Vocabulary
-from zoo.export import FORMATS, in_float32
+from zoo.export import FORMATS, _named, in_float32
 
 SUFFIX = {name: kind.suffix for name, kind in FORMATS.items()}
 
@@ -94,6 +94,14 @@ def test_an_artifact_computes_what_the_model_computes(format, tmp_path):
     np.testing.assert_allclose(few, expected[:2], rtol=0, atol=1e-5)
     np.testing.assert_allclose(outputs["largest"], expected.max(axis=-1), rtol=0, atol=1e-5)
     assert not list(tmp_path.glob(".*"))
+
+
+def test_outputs_of_a_layer_used_twice_have_names_of_their_own(tmp_path):
+    x, y = keras.Input((4,)), keras.Input((4,))
+    twice = keras.layers.Dense(2, name="a")
+    for other, names in (("b", ["a_0", "a_1", "b"]), ("a_1", ["a_0", "a_1", "a_1_2"])):
+        model = keras.Model([x, y], [twice(x), twice(y), keras.layers.Dense(3, name=other)(x)])
+        assert _named(model).output_names == names
 
 
 @slow_elsewhere

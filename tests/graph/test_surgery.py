@@ -660,6 +660,22 @@ def test_a_class_that_computes_something_else_with_fewer_layers_is_not_used(
     np.testing.assert_array_equal(*map(ops.convert_to_numpy, (found(x), expected)))
 
 
+def test_a_pruned_network_has_a_kernel_of_its_own_that_an_operation_reads():
+    tokens = keras.Input((3,), dtype="int32")
+    embedding = layers.Embedding(5, 4)
+    x = embedding(tokens)
+    for name in ("first", "second"):
+        x = layers.Add(name=name)([x, layers.Dense(4)(x)])
+    model = keras.Model(tokens, ops.einsum("btd,vd->btv", x, embedding.embeddings))
+    pruned = zoo.graph.prune_blocks(model, "first")
+    words = np.array([[0, 1, 2]])
+    before = ops.convert_to_numpy(pruned(words))
+    embedding.embeddings.assign(2 * embedding.embeddings)
+    np.testing.assert_array_equal(ops.convert_to_numpy(pruned(words)), before)
+    pruned.set_weights([2 * weight for weight in pruned.get_weights()])
+    assert not np.allclose(ops.convert_to_numpy(pruned(words)), before)
+
+
 def test_a_pruned_language_model_of_keras_hub_generates(tmp_path):
     models = pytest.importorskip("keras_hub").models
     backbone = models.GPT2Backbone(
@@ -671,10 +687,13 @@ def test_a_pruned_language_model_of_keras_hub_generates(tmp_path):
         max_sequence_length=16,
     )
     model = reference.random_weights(models.GPT2CausalLM(backbone=backbone))
+    backbone.token_embedding.trainable = backbone.transformer_layers[0].trainable = False
     plan = ["gpt2_backbone/transformer_layer_1"]
     found = zoo.graph.prune_blocks(model, plan, grain="layer")
     assert type(found) is type(model)
     assert found.backbone.num_layers == 2
+    removed = len(backbone.transformer_layers[1].trainable_weights)
+    assert len(found.trainable_weights) == len(model.trainable_weights) - removed
     for steps in (3, 7):
         x = {
             "token_ids": np.arange(steps)[None] + 2,

@@ -153,7 +153,10 @@ def _named(model):
     if isinstance(graph.output, dict):
         return graph
     names = graph.output_names
-    names = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
+    several = {name for name in names if names.count(name) > 1}
+    if any(f"{name}_{i}" in names for name in several for i in range(len(names))):
+        several = {*names}
+    names = [f"{name}_{i}" if name in several else name for i, name in enumerate(names)]
     return keras.Model(graph.input, dict(zip(names, graph.outputs, strict=True)), name=model.name)
 
 

@@ -466,7 +466,11 @@ def rebuild(
     """
     copies: dict[int, Any] = {}
 
+    def own(value):
+        return _copied(value, copies) if isinstance(value, keras.Variable) else value
+
     def apply(call, *args, **kwargs):
+        args, kwargs = tree.map_structure(own, (args, kwargs))  # a tied kernel, for example
         new = replace(call) if replace else None
         if new is None:
             is_layer = isinstance(call.layer, keras.layers.Layer)

@@ -84,7 +84,7 @@ def _replaced(config, keys, value):
 
 
 def _take_weights(new, model, kept, removed):
-    """Copy the weights; return whether the layers that remain are those of the new model."""
+    """Copy weights and what is frozen; return whether the layers left are those of the new model."""
     found = dict(_lists(new))
     for path, layers in kept.items():
         others = found.get(path, [])
@@ -96,6 +96,7 @@ def _take_weights(new, model, kept, removed):
         return False
     for weight, other in zip(weights, new.weights, strict=True):
         other.assign(weight)
+        other.trainable = weight.trainable
     return True
 
 
