@@ -48,6 +48,7 @@ ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 fea
         (layers.SeparableConv1D(5, 3), [(10, 8)], 8 * (3 * 8 + 8 * 5)),
         (layers.Conv1DTranspose(5, 3, 2), [(10, 8)], 10 * 3 * 8 * 5),
         (layers.MultiHeadAttention(2, 4), [(10, 8), (10, 8)], ATTENTION),
+        (layers.MultiHeadAttention(2, 3, 5), [(6, 8)] * 2, 6 * 8 * (2 * 6 + 2 * 10) + 36 * 2 * 8),
         (layers.GroupQueryAttention(4, 4, 2), [(10, 8), (10, 8)], 10 * 8 * 48 + 2 * 10 * 10 * 16),
         (layers.LSTM(5), [(10, 8)], 10 * (8 + 5) * 20),
         (layers.Bidirectional(layers.GRU(5)), [(10, 8)], 2 * 10 * (8 + 5) * 15),

@@ -78,6 +78,18 @@ def test_what_follows_each_block_is_repeated_with_it():
     assert last[-5:-1] == ["sum2", "relu1", "f2", "sum2"]
 
 
+def test_an_input_that_what_lies_between_blocks_reads_reaches_every_use():
+    x, other = keras.Input((4,)), keras.Input((4,))
+    dense = [keras.layers.Dense(4), keras.layers.Dense(4)]
+    y = keras.layers.Add(name="first")([x, dense[0](x)]) + other
+    model = keras.Model([x, other], keras.layers.Add(name="second")([y, dense[1](y)]))
+    looped = zoo.graph.loop(model, "second", times=2)
+    a, b = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    once = ops.convert_to_numpy(model([a, b])) + b
+    expected = once + ops.convert_to_numpy(dense[1](once))
+    np.testing.assert_allclose(ops.convert_to_numpy(looped([a, b])), expected, rtol=1e-5)
+
+
 def test_side_inputs_reach_every_use():
     inputs = keras.Input((WIDTH,))
     scale = keras.Input((WIDTH,), name="scale")

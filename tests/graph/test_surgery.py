@@ -417,8 +417,8 @@ def test_pruned_networks_of_layers_with_incomplete_configurations_are_saved(name
 class Wide(layers.Layer):
     """A layer without a configuration, whose argument is an attribute or is lost."""
 
-    def __init__(self, width=2, kept=True, policy=None, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, width=2, kept=True, policy=None, **others):
+        super().__init__(**others)
         self.inner = layers.Dense(width)
         if kept:
             self.width, self.policy = width, None
@@ -594,6 +594,20 @@ def test_a_module_of_pytorch_which_a_copy_would_share_is_refused():
         x = layers.Add(name=name)([x, layers.Dense(4)(x)])
     with pytest.raises(ValueError, match="a PyTorch module inside of a layer"):
         zoo.graph.prune_blocks(keras.Model(inputs, x), "a")
+
+
+def test_a_layer_that_has_a_class_as_an_attribute_is_copied():
+    class Normalized(layers.Dense):
+        norm = layers.LayerNormalization
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.kind = self.norm
+
+    inputs = keras.Input((4,))
+    x = layers.Add(name="a")([inputs, Normalized(4)(inputs)])
+    x = layers.Add(name="b")([x, Normalized(4, name="left")(x)])
+    assert zoo.graph.prune_blocks(keras.Model(inputs, x), "a").get_layer("left").kind is not None
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -538,7 +538,9 @@ def _model(model, copies):
 
 def _refuse_hidden(value):
     """Raise ValueError for a function or an object in which a copy would find the old layers."""
-    if hasattr(value, "named_parameters"):  # as a `TorchModuleWrapper` has
+    if not isinstance(value, type) and hasattr(
+        value, "named_parameters"
+    ):  # as a `TorchModuleWrapper` has
         raise ValueError(
             f"Expected Keras layers, whose weights can be copied. Received: "
             f"{type(value).__name__}, a PyTorch module inside of a layer."

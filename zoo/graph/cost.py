@@ -157,7 +157,7 @@ def _einsum(operation, shapes, output):
 # Functions of an operation, the shapes of its arguments and that of its output. Kernels are
 # `(..., inputs / groups, outputs)`, of depthwise convolutions `(..., inputs, multiplier)`;
 # transposed ones spread every position of the input by a kernel `(..., outputs, inputs)`. Attention
-# is QK^T and AV, of queries `(batch, steps, heads, size)` and keys `(batch, other steps, ...)`. In
+# is QK^T and AV, of queries `(batch, steps, heads, size)`, keys and values `(batch, ...)`. In
 # a tensor product every summed letter counts in both arguments, every other in one and the output.
 RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
     "Matmul": lambda _, shapes, out: prod(out) * shapes[0][-1],
@@ -170,7 +170,9 @@ RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
         prod(out) // shapes[2][-1] * (prod(shapes[1]) + prod(shapes[2]))
     ),
     "ConvTranspose": lambda _, shapes, out: prod(shapes[0]) * prod(shapes[1][:-1]),
-    "DotProductAttention": lambda _, shapes, out: 2 * prod(shapes[0]) * shapes[1][1],
+    "DotProductAttention": lambda _, shapes, out: (
+        prod(shapes[0][:-1]) * (shapes[0][-1] + shapes[2][-1]) * shapes[1][1]
+    ),
 }
 
 

@@ -84,7 +84,7 @@ def _replaced(config, keys, value):
 
 
 def _take_weights(new, model, kept, removed):
-    """Copy weights and what is frozen; return whether the layers left are those of the new model."""
+    """Copy weights and what is frozen; return whether the layers left are the new model's."""
     found = dict(_lists(new))
     for path, layers in kept.items():
         others = found.get(path, [])

@@ -66,7 +66,8 @@ class Region:
     def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
         """Return the run's input, and by slot what does not depend on it."""
         values = self.graph.run({**values}, apply, self._before, keep=True)
-        read = reads([*self._inner, *self._after]).union(self.graph.outputs)
+        wrapping = self._wrap[1] if self._wrap else []
+        read = reads([*self._inner, *self._after, *wrapping]).union(self.graph.outputs)
         rest = {slot: value for slot, value in values.items() if slot in read}
         return rest.pop(self._start), rest
 

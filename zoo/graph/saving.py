@@ -57,12 +57,14 @@ def get_config(layer: keras.layers.Layer) -> dict[str, Any]:
     except NotImplementedError:  # as of keras.layers.Identity(dtype=a policy)
         policy = keras.dtype_policies.serialize(layer.dtype_policy)
         standard = {"name": layer.name, "trainable": layer.trainable, "dtype": policy}
-    known = {*inspect.signature(type(layer).__init__).parameters, *standard}
+    arguments = inspect.signature(type(layer).__init__).parameters
+    variadic = {key for key, v in arguments.items() if v.kind in (v.VAR_POSITIONAL, v.VAR_KEYWORD)}
+    known = {*arguments, *standard}
     try:
         own = type(layer).get_config(layer)
     except (AttributeError, NotImplementedError):  # LlamaAttention reads an attribute it lacks
         own = standard
-    lost = known - attributes(layer).keys() - {*standard, "self", "args", "kwargs"}
+    lost = known - attributes(layer).keys() - {*standard, "self", *variadic}
     misnamed = own.keys() - known
     if lost and (misnamed or own.keys() == standard.keys()):  # defaults would take their place
         raise TypeError(f"no `get_config` and no attributes have the arguments {sorted(lost)}")
