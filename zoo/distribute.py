@@ -30,9 +30,10 @@ def strategy(name: str = "auto") -> "Strategy":
 
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
-    and, on TensorFlow, for the masks of dropout and losses that are no mean or sum over examples,
-    such as `keras.losses.Dice`. On TensorFlow, several devices support neither mixed_float16 nor
-    accumulated gradients, nor means over unmasked or weighted examples only.
+    and, on TensorFlow, for the masks of dropout and losses that return one number for a batch, such
+    as `keras.losses.Dice` or a mean over examples of your own: those of the devices are added. On
+    TensorFlow, several devices support neither mixed_float16 nor accumulated gradients, nor means
+    over unmasked or weighted examples only.
 
     Raises:
         ValueError: if this backend has no such strategy.

@@ -178,6 +178,17 @@ def test_explicit_state_computes_the_same_for_any_batch_and_leaves_the_carried_s
     assert not any(s.any() for s in states(m))
 
 
+def test_shapes_that_do_not_fit_the_weights_are_refused():
+    layer = zoo.CarryLSTM(UNITS)
+    x = np.ones((BATCH, STEPS, FEATURES), "float32")
+    layer(x)
+    with pytest.raises(ValueError, match="kernel of 1 features. Received: .* kernel of 3"):
+        layer(x[..., :1])
+    state = np.zeros((1, UNITS), "float32")
+    with pytest.raises(ValueError, match=r"states \(2, 5\).*Received: states \(1, 5\) and"):
+        ExplicitState(layer)(x, state, state)
+
+
 def test_explicit_state_saves_with_its_weights(tmp_path):
     m = model()
     x = keras.Input((None, FEATURES))

@@ -35,6 +35,13 @@ def words(count=WORDS, slots=SLOTS, seed=0):
     return table
 
 
+def test_filters_of_one_width_start_from_different_numbers():
+    encoder = zoo.CharCNN(9, 4, (3, 3), (5, 5), keras.initializers.RandomUniform(-0.1, 0.1))
+    encoder.build((None, 6))
+    for one, other in (encoder.kernels, encoder.biases):
+        assert not np.allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
+
+
 def test_a_word_vector_is_the_largest_response_of_each_filter():
     # A naive loop over Kim et al.'s equations 1 and 2: tanh(<K, window> + b), then max over time.
     cnn, table = built_cnn(), np.pad(words(), [(0, 1), (0, 0)])  # the last has pads only

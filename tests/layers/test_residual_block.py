@@ -205,6 +205,15 @@ def test_batch_statistics_are_the_averages_within_the_context(share):
     assert all(map(np.array_equal, model.get_weights(), start))
 
 
+def test_batch_statistics_are_the_mean_over_all_uses_of_a_normalization():
+    inputs, x = keras.Input((2,)), 5 + 2 * images(64, 2)
+    shared = keras.layers.BatchNormalization(momentum=0.5)
+    model = keras.Model(inputs, shared(3 * shared(inputs) + 1))
+    with batch_statistics(model, x):
+        (mean, _) = as_float64(*shared.non_trainable_variables)
+        assert_close(mean, (0.5 * x.mean(0) + 1) / 1.5, 1e-3)
+
+
 def test_unshared_normalization_is_a_keras_layer():
     run_layer_test(
         zoo.UnsharedBatchNormalization,

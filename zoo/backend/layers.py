@@ -178,5 +178,5 @@ def _torch_norm(x, gamma, beta, mean, variance, epsilon, training):
     y = torch.batch_norm(
         x.movedim(-1, 1), gamma, beta, mean, variance, training, 1.0, epsilon, cudnn_enabled=True
     )
-    count = x.numel() // x.shape[-1]
+    count = max(x.numel() // x.shape[-1], 1)
     return y.movedim(1, -1), mean, variance * ((count - 1) / count)  # torch's is unbiased

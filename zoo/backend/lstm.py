@@ -21,8 +21,21 @@ def lstm(
     The kernels are `(features, 4 * units)` and `(units, 4 * units)`, the bias `(4 * units,)`. The
     results are outputs `(batch, steps, units)` and the last h and c.
 
+    Raises:
+        ValueError: if the shapes do not fit.
+
     Reference: Zaremba, Sutskever, Vinyals (2014), arXiv:1409.2329, section 3.1.
     """
+    batch, features, units = x.shape[0], x.shape[-1], recurrent_kernel.shape[0]
+    found = (*h.shape, *c.shape, kernel.shape[0])
+    pairs = [*zip(found, (batch, units, batch, units, features), strict=False)]
+    if len(found) != 5 or any(a != b and None not in (a, b) for a, b in pairs):  # torch would crash
+        raise ValueError(
+            f"Expected states ({batch}, {units}) and a kernel of {features} features. Received: "
+            f"states {tuple(h.shape)} and {tuple(c.shape)}, and a kernel of {kernel.shape[0]}. "
+            f"Give as many rows of text in each call, or states of as many: "
+            f"zero_state(model, {batch})."
+        )
     if BACKEND == "torch":
         import torch
 

@@ -1,6 +1,7 @@
 """Batch normalization of blocks that a network uses more than once, and by batches."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -118,7 +119,15 @@ def batch_statistics(model: keras.Model, x: Any) -> Iterator[None]:
     Averages that several uses share become the mean over the uses, weighted by momentum.
     """
 
+    def counted(layer, call):
+        def count(*args, **kwargs):
+            uses[layer] += 1
+            return call(*args, **kwargs)
+
+        return count
+
     def train(x):
+        uses.clear()
         trainable = [v.value for v in model.trainable_variables]
         non_trainable = [v.value for v in model.non_trainable_variables]
         return model.stateless_call(trainable, non_trainable, x, training=True)[1]
@@ -126,16 +135,19 @@ def batch_statistics(model: keras.Model, x: Any) -> Iterator[None]:
     batch = keras.tree.map_structure(ops.convert_to_tensor, x)
     variables = model.non_trainable_variables
     before = [ops.convert_to_numpy(v).copy() for v in variables]
-    after = [ops.convert_to_numpy(v) for v in compiled(train, model)(batch)]
-    values = {id(v): pair for v, *pair in zip(variables, before, after, strict=True)}
-    uses: dict[int, int] = {}  # calls that move the averages of a normalization, if more than one
-    for layer in keras_private.inner_layers(model):
-        if isinstance(layer, UnsharedBatchNormalization):
-            count = layer.uses // len(layer.statistics)
-            uses |= dict.fromkeys(map(id, layer.statistics), count)
+    uses: Counter[int] = Counter()  # calls of each normalization, by id
+    layers = keras_private.batch_normalizations(model)
+    for layer in layers:
+        layer.call = counted(id(layer), layer.call)
     try:
-        for layer in keras_private.batch_normalizations(model):
-            decay = layer.momentum ** uses.get(id(layer), 1)  # share of the old average
+        after = [ops.convert_to_numpy(v) for v in compiled(train, model)(batch)]
+    finally:
+        for layer in layers:
+            del layer.call
+    values = {id(v): pair for v, *pair in zip(variables, before, after, strict=True)}
+    try:
+        for layer in layers:
+            decay = layer.momentum ** max(uses[id(layer)], 1)  # share of the old average
             for variable, least in ((layer.moving_mean, -np.inf), (layer.moving_variance, 0.0)):
                 old, new = (value.astype("float64") for value in values[id(variable)])
                 variable.assign(np.maximum((new - decay * old) / (1 - decay), least))

@@ -79,15 +79,14 @@ class CharCNN(Configured):
                 f"Received: input shape={tuple(input_shape)}. Pad the words."
             )
         zero_pad = ZeroPad()
+        clone = self.initializer.clone  # one of Keras's returns the same numbers again
         shape = (self.num_characters, self.dim)
-        self.embeddings = self.add_weight(
-            shape, self.initializer, constraint=zero_pad, name="embeddings"
-        )
+        self.embeddings = self.add_weight(shape, clone(), constraint=zero_pad, name="embeddings")
         self.embeddings.assign(zero_pad(self.embeddings.value))
         for width, filters in zip(self.widths, self.filters, strict=True):
             kernel = (width, self.dim, filters)
-            self.kernels.append(self.add_weight(kernel, self.initializer, name=f"kernel{width}"))
-            self.biases.append(self.add_weight((filters,), self.initializer, name=f"bias{width}"))
+            self.kernels.append(self.add_weight(kernel, clone(), name=f"kernel{width}"))
+            self.biases.append(self.add_weight((filters,), clone(), name=f"bias{width}"))
 
     def call(self, characters: Tensor) -> Tensor:
         """Return the word vectors."""
