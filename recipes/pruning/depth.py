@@ -336,7 +336,8 @@ ALONE = (
 )
 PER_ADD = (
     "Latencies were compared as they are, though widths of multiples of 8 have up to 7 % fewer "
-    "multiply-adds, so that the control of P3 met its limit; now by multiply-add, of the same runs"
+    "multiply-adds, so that the control of P3 met its limit; now by multiply-add, corrected when "
+    "its verdict was known, of the same runs"
 )
 
 

@@ -96,7 +96,7 @@ def test_an_artifact_computes_what_the_model_computes(format, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_outputs_of_a_layer_used_twice_have_names_of_their_own(tmp_path):
+def test_outputs_of_a_layer_used_twice_have_names_of_their_own():
     x, y = keras.Input((4,)), keras.Input((4,))
     twice = keras.layers.Dense(2, name="a")
     for other, names in (("b", ["a_0", "a_1", "b"]), ("a_1", ["a_0", "a_1", "a_1_2"])):

@@ -33,8 +33,7 @@ def lstm(
         raise ValueError(
             f"Expected states ({batch}, {units}) and a kernel of {features} features. Received: "
             f"states {tuple(h.shape)} and {tuple(c.shape)}, and a kernel of {kernel.shape[0]}. "
-            f"Give as many rows of text in each call, or states of as many: "
-            f"zero_state(model, {batch})."
+            f"Give inputs of the size that the layer was built for, and states of as many rows."
         )
     if BACKEND == "torch":
         import torch

@@ -538,9 +538,8 @@ def _model(model, copies):
 
 def _refuse_hidden(value):
     """Raise ValueError for a function or an object in which a copy would find the old layers."""
-    if not isinstance(value, type) and hasattr(
-        value, "named_parameters"
-    ):  # as a `TorchModuleWrapper` has
+    is_class = isinstance(value, type)
+    if hasattr(value, "named_parameters") and not is_class:  # as a `TorchModuleWrapper` has
         raise ValueError(
             f"Expected Keras layers, whose weights can be copied. Received: "
             f"{type(value).__name__}, a PyTorch module inside of a layer."

@@ -1,8 +1,9 @@
 """Batch normalization of blocks that a network uses more than once, and by batches."""
 
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -119,12 +120,9 @@ def batch_statistics(model: keras.Model, x: Any) -> Iterator[None]:
     Averages that several uses share become the mean over the uses, weighted by momentum.
     """
 
-    def counted(layer, call):
-        def count(*args, **kwargs):
-            uses[layer] += 1
-            return call(*args, **kwargs)
-
-        return count
+    def counted(layer, call, *args, **kwargs):
+        uses[id(layer)] += 1
+        return call(*args, **kwargs)
 
     def train(x):
         uses.clear()
@@ -137,13 +135,8 @@ def batch_statistics(model: keras.Model, x: Any) -> Iterator[None]:
     before = [ops.convert_to_numpy(v).copy() for v in variables]
     uses: Counter[int] = Counter()  # calls of each normalization, by id
     layers = keras_private.batch_normalizations(model)
-    for layer in layers:
-        layer.call = counted(id(layer), layer.call)
-    try:
+    with _calling(counted, layers):
         after = [ops.convert_to_numpy(v) for v in compiled(train, model)(batch)]
-    finally:
-        for layer in layers:
-            del layer.call
     values = {id(v): pair for v, *pair in zip(variables, before, after, strict=True)}
     try:
         for layer in layers:
@@ -167,12 +160,18 @@ def normalized_by_batches(model: keras.Model) -> Iterator[None]:
     section 3.3 (adaptive batch normalization).
     """
 
-    def by_batch(call):
-        return lambda *args, **kwargs: call(*args, **{**kwargs, "training": True})
+    def by_batch(_, call, *args, **kwargs):
+        return call(*args, **{**kwargs, "training": True})
 
-    layers = keras_private.batch_normalizations(model)
+    with _calling(by_batch, keras_private.batch_normalizations(model)):
+        yield
+
+
+@contextlib.contextmanager
+def _calling(function: Callable[..., Any], layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
+    """Within the context, replace calls by a function of layer, call and its arguments."""
     for layer in layers:
-        layer.call = by_batch(layer.call)
+        layer.call = functools.partial(function, layer, layer.call)
     try:
         yield
     finally:
