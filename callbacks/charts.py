@@ -28,8 +28,9 @@ body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;paddin
 div,pre{overflow-x:auto}p{overflow-wrap:anywhere}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
 section p{font-size:.87em;min-height:3em;margin:0}h3{margin:.6em 0 .2em}
-svg{width:100%;height:auto;color:GrayText}svg text{fill:currentColor}
-table{border-spacing:0;font-size:.9em;text-align:left}
+svg{width:100%;height:auto;color:color-mix(in srgb,CanvasText 75%,Canvas)}
+svg text{fill:currentColor}
+table{border-spacing:0;font-size:.9em;text-align:left}th{font-weight:normal}
 td,th{padding:.2em .9em .2em 0;vertical-align:top;border-top:1px solid #8886}
 td:nth-child(n+4){white-space:nowrap}td:first-child{overflow-wrap:anywhere;min-width:7em}"""
 
@@ -135,7 +136,8 @@ def _draw_blocks(axis, table, probe):
     names = [*dict.fromkeys(row.block for row in rows if row.block is not None)]
     epochs = [*dict.fromkeys(row.epoch for row in rows)]
     for i, epoch in enumerate(epochs):
-        values = rows.values(probe, epoch)
+        of_epoch = Table(row for row in table if row.epoch == epoch)  # which may be None
+        values = of_epoch.values(probe)
         if None in values:
             axis.axhline(values.pop(None), **DASHED)
         if values:
@@ -143,8 +145,8 @@ def _draw_blocks(axis, table, probe):
             label = f"epoch {epoch}" if len(epochs) > 1 and i in (0, len(epochs) - 1) else None
             alpha = 0.25 + 0.75 * (i + 1) / len(epochs)
             axis.plot(y, label=label, color=COLORS[0], alpha=alpha, **POINTS)
-            if epoch == epochs[-1] and f"{probe}_std" in table.probes():
-                spread = table.values(f"{probe}_std", epoch)
+            if epoch == epochs[-1] and f"{probe}_std" in of_epoch.probes():
+                spread = of_epoch.values(f"{probe}_std")
                 width = np.array([spread.get(name, np.nan) for name in names])
                 band = {"color": COLORS[0], "alpha": 0.2, "linewidth": 0}
                 axis.fill_between(range(len(names)), y - width, y + width, **band)
@@ -176,12 +178,12 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
     sections = "".join(_section(table, probe) for probe in _panels(table))
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
     if notes:
-        notes = f"<h2>Not measured</h2><ul>{notes}</ul>"
+        notes = f"<h2>Notes</h2><ul>{notes}</ul>"
     text = (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{STYLE}</style><body><h1>{title}</h1>{head}<h2>Measures</h2>"
-        f'<div class="grid">{sections}</div>{notes}</body></html>\n'
+        f"<style>{STYLE}</style><body><main><h1>{title}</h1>{head}<h2>Measures</h2>"
+        f'<div class="grid">{sections}</div>{notes}</main></body></html>\n'
     )
     replace(path, lambda new: new.write_text(text, encoding="utf-8"))
 

@@ -87,7 +87,8 @@ class Diagnosis:
 
     def _summary(self):
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
-        return f"{len(self.verdicts)} blocks: {', '.join(counts)}."
+        count = len(self.verdicts)
+        return f"{count} block{'s' * (count > 1)}: {', '.join(counts)}."
 
     def _advice(self):
         """Return what to do, and the code for it."""
@@ -119,7 +120,7 @@ class Diagnosis:
 
     def _to_html(self):
         advice, code = map(html.escape, self._advice())
-        rows = ["<tr><td>" + "<td>".join(map(html.escape, line)) for line in self._lines()]
+        rows = ["<tr><th>" + "<td>".join(map(html.escape, line)) for line in self._lines()]
         rows[0] = rows[0].replace("<td>", "<th>")
         return (
             f"<p>{html.escape(self._summary())}</p><p>{advice} <code>{code}</code></p>"

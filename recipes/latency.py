@@ -12,6 +12,7 @@ import argparse
 import csv
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -24,7 +25,7 @@ import zoo
 from zoo.backend import compiled
 from zoo.export import FORMATS, input_names
 from zoo.io import load_model, replace
-from zoo.recipes.experiment import pages, provenance
+from zoo.recipes.experiment import command_line, pages, provenance
 from zoo.types import PathLike
 
 RUNTIMES = {"backend": "", "onnx": "ONNX Runtime", "litert": "LiteRT"}  # "": the backend's name
@@ -135,4 +136,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command_line.guarded(main))

@@ -117,7 +117,7 @@ def measure(settings, run):
     run.split(settings.batch).check_batch(settings.batch)
     try:
         writers("saved_model") if settings.export else None
-    except RuntimeError as error:  # hours before it is needed
+    except ImportError as error:  # hours before it is needed
         raise ValueError(f"{error} Or give --noexport.") from error
     corpus = load(settings, run)
     if settings.generate is not None:

@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import sys
 import tempfile
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ import keras
 import zoo
 from zoo import weights
 from zoo.io import load_model, replace
-from zoo.recipes.experiment import pages
+from zoo.recipes.experiment import command_line, pages
 from zoo.types import PathLike
 
 FACTS = (
@@ -132,4 +133,4 @@ def main(words: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command_line.guarded(main))

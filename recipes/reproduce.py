@@ -25,7 +25,6 @@ experiment that fails does not stop the others.
 import dataclasses
 import itertools
 import sys
-import traceback
 from collections.abc import Sequence
 
 from zoo.recipes.experiment import catalog, command_line, pages, store
@@ -40,6 +39,9 @@ def main(words: Sequence[str]) -> int:
     command, *names = words[:count] or ["help"]
     flags = words[count:]
     is_help = not command_line.HELP.isdisjoint(flags)
+    if is_help and command == "claims" and names:
+        names = [experiment.name for experiment, _ in catalog.claims(names)]
+        return command_line.run_flags([*dict.fromkeys(names)], flags)
     if command == "help" or (command in COMMANDS and is_help):
         print(__doc__)
         return 0 if is_help else command_line.UNUSABLE
@@ -77,7 +79,7 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
                 ) from error
             if len(chosen) == 1:
                 raise
-            traceback.print_exc()
+            command_line.report_failure(claim.name, error)
             failed.append(claim.name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

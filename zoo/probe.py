@@ -10,6 +10,7 @@ exit status is 2 if the command line is invalid, and 1 if a probe fails.
 import argparse
 import pathlib
 import sys
+import tempfile
 from collections.abc import Sequence
 
 from zoo.callbacks.diagnose import Diagnosis, diagnose
@@ -35,13 +36,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = command.parse_args(argv)
     if options.data is None and options.data_dir is None:
         command.error("name the data: --data mnist, or --data_dir with a file or a folder")
+    if options.examples < 1:
+        command.error(f"--examples: expected 1 or more. Received: {options.examples}")
     out = pathlib.Path(options.out)
     try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass  # it can be written to
         report = measure(options)
         report.table.to_csv(out / "probes.csv")
         report.to_html(out / "probes.html")
     except (ValueError, OSError, RuntimeError, ImportError) as error:
         sys.exit(f"zoo.probe: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
     print(report)
     print(f"{len(report.table)} values: {out / 'probes.csv'}, {out / 'probes.html'}")
 

@@ -176,7 +176,8 @@ class Observer:
         for probe in self.probes:
             for block, numbers in probe.result().items():
                 for key, number in numbers.items():
-                    name = key if key.startswith(probe.name) else f"{probe.name}_{key}"
+                    is_whole = f"{key}_".startswith(f"{probe.name}_")
+                    name = key if is_whole else f"{probe.name}_{key}"
                     values = np.asarray(number, "float64")
                     units = [None] if values.ndim == 0 else range(values.size)
                     for unit, value in zip(units, values.ravel(), strict=True):

@@ -53,8 +53,9 @@ class LayerCushion(Ratio):
         exist = []
         for layer, x, y in _linear_steps(block):
             length = norm(zero_masked(x, mask))
-            passed = norm(zero_masked(y if layer.bias is None else y - layer.bias, mask))
-            size = ops.sqrt(ops.sum(ops.square(layer.kernel)))
+            bias = 0 if layer.bias is None else ops.cast(layer.bias, "float32")
+            passed = norm(zero_masked(ops.cast(y, "float32") - bias, mask))
+            size = ops.sqrt(ops.sum(ops.square(ops.cast(layer.kernel, "float32"))))
             cushions.append(passed / (size * length))
             exist.append(length != 0)
         if not cushions:
@@ -214,12 +215,12 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     """
     graph = Graph(model)
     dense = [call for call in graph.calls if isinstance(call.layer, layers.Dense)]
-    if not dense or dense[-1].outputs[0] not in graph.outputs:
+    classifier = next((call for call in dense if graph.outputs[0] in call.outputs), None)
+    if classifier is None:
         raise ValueError(
-            f"Expected a network that ends in a Dense, whose input are the final features. "
-            f"Received: {graph.model.name!r}, which ends in {graph.calls[-1].name}."
+            f"Expected a network whose first output is that of a Dense, whose input are the final "
+            f"features. Received: {graph.model.name!r}, which ends in {graph.calls[-1].name}."
         )
-    classifier = dense[-1]
     features = classifier.inputs[0][1]
     measured = []
     for block in find_blocks(graph)[0]:

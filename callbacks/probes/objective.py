@@ -56,7 +56,7 @@ def batches(data: Any, batch_size: int, check: Check | None = None) -> Iterator[
         part = part if isinstance(part, (tuple, list)) else (part,)
         x, y, weights = (*part, None, None)[:3]
         x = x[0] if len(part) > 1 and isinstance(x, (tuple, list)) and len(x) == 1 else x
-        if y is not None and any(np.ndim(w) > 1 for w in tree.flatten(weights)):
+        if y is not None and any(np.prod(np.shape(w)[1:]) > 1 for w in tree.flatten(weights)):
             y = Labels(y, weights)
         elif weights is not None and not seen:
             logging.warning("Weights of whole examples are not used: all examples count alike.")

@@ -79,7 +79,7 @@ class Trials:
         self.objective.check_blocks(network.blocks)
         self.batch_size = batch_size
         self.progress = progress
-        self.whole_batches = False  # leave out batches that are shorter than the first
+        self.whole_batches = False  # leave out batches that are shorter than one before
         self.count = 0  # examples of the last run
         self._compiled: dict[Any, Any] = {}
 
@@ -94,12 +94,10 @@ class Trials:
             self.chain.check(plan)
         sums: dict[str, np.ndarray] = {}
         self.count = 0
-        first = 0  # examples of the first batch
         check = self.objective.check
         for x, labels, mask in padded_batches(data, self.batch_size, self.progress, check):
             examples = int(np.count_nonzero(mask))
-            first = first or examples
-            if self.whole_batches and examples < first:
+            if self.whole_batches and examples < len(keras.tree.flatten(x)[0]):  # padded
                 continue
             mask_tensor = ops.convert_to_tensor(mask)
             intact = None  # the unmodified network's outputs, which are the first

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import os
 import pathlib
 import shutil
@@ -78,14 +79,21 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
     for plan in plans:
         try:
             plan.run()
-        except FAILURES:
+        except FAILURES as error:
             if len(plans) == 1:
                 raise
-            traceback.print_exc()
+            report_failure(plan.experiment.name, error)
             failed.append(plan.experiment.name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
+
+
+def report_failure(name: str, error: Exception) -> None:
+    """Print the error of an experiment or claim that does not stop the others."""
+    print(f"{name}: {error}", file=sys.stderr)
+    if os.environ.get("ZOO_TRACEBACK"):
+        traceback.print_exception(error)
 
 
 def plans_of(experiments: Sequence[Experiment], words: Sequence[str]) -> list["Plan"]:
@@ -135,9 +143,7 @@ class Plan:
                 print(f"{self.experiment.name}, seed {seed}: measured before, of {facts['data']}")
                 measured.append(found)
             else:
-                if not self.options.resume:
-                    shutil.rmtree(folder, ignore_errors=True)
-                measured.append(self._measure(Run(folder, seed, self.options)))
+                measured.append(self._measure(seed, folder))
         figures = folders[0] if len(folders) == 1 else folders[0].parent
         pages.draw(self.experiment, measured, figures)
         if self.options.keep:
@@ -145,11 +151,22 @@ class Plan:
         print(f"{self.experiment.name}: measurements, tables and figures in {figures}")
         return measured
 
-    def _measure(self, run):
+    def _measure(self, seed, folder):
+        replaced = folder.with_name(f"{folder.name}.replaced")
+        if folder.exists() and not self.options.resume:
+            shutil.rmtree(replaced, ignore_errors=True)
+            folder.rename(replaced)
+        run = Run(folder, seed, self.options)
         name = self.experiment.name
-        print(f"{name}, {self.scale}, seed {run.seed}", flush=True)
+        print(f"{name}, {self.scale}, seed {seed}", flush=True)
         start = time.perf_counter()
-        measured = self.experiment.measure(self.settings, run)
+        try:
+            measured = self.experiment.measure(self.settings, run)
+        except FAILURES:
+            if replaced.exists() and not (folder / "parts").exists():  # nothing was measured anew
+                shutil.rmtree(folder)
+                replaced.rename(folder)
+            raise
         seconds = time.perf_counter() - start + sum(part["seconds"] for part in run.found)
         paper = self.experiment.scales["full"]
         deviations = [*difference(self.settings, paper), *self.experiment.deviations]
@@ -157,7 +174,7 @@ class Plan:
             "experiment": name,
             "scale": self.scale,
             "settings": dataclasses.asdict(self.settings),
-            "seed": run.seed,
+            "seed": seed,
             "strategy": f"{run.devices.name}, {run.devices.num_replicas}",
             "data": ", ".join(dict.fromkeys(run.data)),
             "deviations": [*dict.fromkeys([*deviations, *run.deviations])],
@@ -165,8 +182,9 @@ class Plan:
             **run.origin(),
             "seconds": round(seconds, 1),
         }
-        store.save(run.folder, measured, facts)
-        return store.load(run.folder)[0]
+        store.save(folder, measured, facts)
+        shutil.rmtree(replaced, ignore_errors=True)
+        return store.load(folder)[0]
 
 
 def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]]:
@@ -205,7 +223,7 @@ def flag_values(experiment: Experiment) -> flags.FlagValues:
     text = "Size of the run: smoke takes seconds, full is the paper's."
     flags.DEFINE_enum("scale", default, scales, text, flag_values=values)
     text = f"Seeds of the runs, separated by commas. Default: {value_text(experiment.seeds)}."
-    parser = Items(flags.IntegerParser(lower_bound=0))
+    parser = Items(flags.IntegerParser(lower_bound=0), may_be_empty=True)
     flags.DEFINE(parser, "seeds", experiment.seeds, text, values)
     for one in experiment.scales.values():
         define(values, type(one), experiment.scales)
@@ -226,14 +244,25 @@ def help_of(experiment: Experiment) -> str:
 class Items(flags.ListParser):
     """Parser of a tuple of values, separated by commas."""
 
-    def __init__(self, item: flags.ArgumentParser) -> None:
+    def __init__(self, item: flags.ArgumentParser, may_be_empty: bool = False) -> None:
         super().__init__()
         self.item = item
+        self.may_be_empty = may_be_empty
 
     def parse(self, argument: Any) -> tuple:
         """Return the values."""
         words = argument if isinstance(argument, tuple) else super().parse(argument)
+        if not words and not self.may_be_empty:
+            raise ValueError("expected one or more values, separated by commas")
         return tuple(map(self.item.parse, words))
+
+
+class Number(flags.FloatParser):
+    """Parser of a number, which NaN is not."""
+
+    def is_outside_bounds(self, val: float) -> bool:
+        """Return whether the value is invalid."""
+        return math.isnan(val) or super().is_outside_bounds(val)
 
 
 def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) -> None:
@@ -241,24 +270,28 @@ def define(values: flags.FlagValues, kind: type, defaults: Mapping[str, Any]) ->
     for field in dataclasses.fields(kind):
         if field.name in values:  # of another scale's class
             continue
-        text = field.metadata["help"] + _defaults(field.name, defaults)
+        choices = ", ".join(field.metadata["choices"])
+        text = f"{field.metadata['help']}{choices and f' One of {choices}.'}"
+        text += _defaults(field.name, defaults)
         if field.type is bool:
             flags.DEFINE_bool(field.name, None, text, flag_values=values)
         else:
-            flags.DEFINE(_parser(field), field.name, None, text, values)
+            parser = _parser(field)
+            if typing.get_origin(field.type) is tuple:
+                empty = [getattr(one, field.name, None) == () for one in defaults.values()]
+                parser = Items(parser, any(empty))
+            flags.DEFINE(parser, field.name, None, text, values)
 
 
 def _parser(field):
-    """Return the parser of a field of type `int`, `int | None` or `tuple[int, ...]`, say."""
+    """Return the parser of a value, or of each, of type `int`, `int | None`, `tuple[int, ...]`."""
     item = (typing.get_args(field.type) or [field.type])[0]
-    is_tuple = typing.get_origin(field.type) is tuple
+    least, most = field.metadata["least"], field.metadata["most"]
     if field.metadata["choices"]:
-        parser = flags.EnumParser(field.metadata["choices"])
-    elif item is int:
-        parser = flags.IntegerParser(lower_bound=None if is_tuple else 1)
-    else:
-        parser = flags.FloatParser() if item is float else flags.ArgumentParser()
-    return Items(parser) if is_tuple else parser
+        return flags.EnumParser(field.metadata["choices"])
+    if item is int:
+        return flags.IntegerParser(1 if least is None else least, most)
+    return Number(least or 0, most) if item is float else flags.ArgumentParser()
 
 
 def given(values: flags.FlagValues, kind: type) -> dict[str, Any]:

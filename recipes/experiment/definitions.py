@@ -17,12 +17,20 @@ PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 Measured = Mapping[str, Any]
 
 
-def setting(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
+def setting(
+    default: Any,
+    text: str,
+    choices: Sequence[str] = (),
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
     """Return a dataclass field; `text` is the help of its flag, and names the default's source.
 
-    `choices` are the valid values of a string; empty: any value. An integer is at least 1.
+    `choices` are the valid values of a string; empty: any value. Numbers are from `least`, None: 1
+    for integers and 0 for others, to `most`.
     """
-    return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
+    metadata = {"help": text, "choices": choices, "least": least, "most": most}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

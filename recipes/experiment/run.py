@@ -117,9 +117,8 @@ class Run:
 
     def origin(self) -> dict[str, str]:
         """Return commit, backend and hardware of all trainings and measurements, in order."""
-        paths = [folder / TRAINED for folder in self.networks]
-        origins = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
         own = provenance.origin()
+        origins = [own | store.read_json(folder / TRAINED) for folder in self.networks]
         origins += [{key: one[key] for key in own} for one in self.found]
         return {key: ", ".join(dict.fromkeys(one[key] for one in [*origins, own])) for key in own}
 
@@ -152,7 +151,7 @@ class Run:
 
     def _check_data(self, name, found):
         path = self.folder / "data.json"
-        known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        known = store.read_json(path)
         if known.get(name, found) != found:
             raise ValueError(
                 f"Expected the images {name!r} with which the run in {self.folder} was begun. "

@@ -39,12 +39,24 @@ def load(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
                     place = place.setdefault(parent, {})
                 array = file[name]
                 place[key] = array if array.ndim else array.item()
-    except (*UNREADABLE, AttributeError) as error:
+    except (*UNREADABLE, AttributeError, TypeError) as error:
         raise ValueError(
             f"Expected the files of a finished run. Received: {path}, which cannot be read "
             f"({error}). Delete {folder} to repeat the run."
         ) from error
     return measured, facts
+
+
+def read_json(path: pathlib.Path) -> dict[str, str]:
+    """Return the object in a JSON file that a run wrote; an empty one without a file."""
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (*UNREADABLE, TypeError) as error:
+        raise ValueError(
+            f"Expected what a run wrote. Received: {path}, which is damaged ({error}). Delete it."
+        ) from error
 
 
 def _split(measured, prefix):

@@ -63,7 +63,7 @@ class FullLesions(ImageSettings):
     probe_examples: int | None = setting(None, "Test images to measure on; none: all.")
 
     def __post_init__(self) -> None:
-        if len(self.depths) != 2 or any(depth % 6 != 2 for depth in self.depths):
+        if len(self.depths) != 2 or any(depth % 6 != 2 or depth < 8 for depth in self.depths):
             raise ValueError(f"Expected two `depths` of 6 n + 2 layers. Received: {self.depths}")
 
 

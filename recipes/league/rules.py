@@ -308,6 +308,8 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
                 f"100,101 --keep."
             )
     data = load_characters(run, settings.test_characters)
+    for name in settings.entries:
+        hidden_size(name, settings, data.count, settings.match)  # raises before any training
     measured: dict[str, Any] = {}
     for name in settings.entries:
         arguments = name, settings, run, data, rates[tuned[name]], settings.match

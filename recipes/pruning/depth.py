@@ -11,6 +11,7 @@ Runtime, with seed 0 also in LiteRT and in the backend.
 
 import dataclasses
 import functools
+import importlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from zoo import callbacks
 from zoo.callbacks.training import Epochs
 from zoo.datasets.batches import Batches
 from zoo.datasets.preprocessing import Preprocessing
+from zoo.export import FORMATS, writers
 from zoo.graph import cost, find_blocks, prune_blocks
 from zoo.recipes import experiment, latency, trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
@@ -52,7 +54,9 @@ class Settings(experiment.ImageSelection):
     data: str = setting("cifar10", "Data set that the networks were trained on.")
     batch: int = setting(128, "Images in a batch.")
     depths: tuple[int, ...] = setting((20, 56), "Layers of the networks.")
-    shares: tuple[float, ...] = setting((0.75, 0.5), "Shares of the multiply-adds to keep.")
+    shares: tuple[float, ...] = setting(
+        (0.75, 0.5), "Shares of the multiply-adds to keep.", least=0.1, most=0.9
+    )
     score_examples: int = setting(512, "Training images that scores are measured on; ours.")
     epochs: int = setting(1, "Epochs of healing; ours.")
     rate: float = setting(0.01, "First learning rate of healing, a cosine to 0; ours.")
@@ -81,11 +85,13 @@ SCALES = {
 def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     """Return accuracy, multiply-adds and latency by network, share and method."""
     run.start(settings)
+    importlib.import_module("torch_pruning")  # raises, as the next line, before any work
+    for runtime in ("onnx", *settings.runtimes):
+        writers(runtime) if runtime in FORMATS else None
     images = run.load_images(settings)
+    cases = {f"resnet{depth}": Case(settings, run, images, depth) for depth in settings.depths}
     measured = {}
-    for depth in settings.depths:
-        name = f"resnet{depth}"
-        case = Case(settings, run, images, depth)
+    for name, case in cases.items():
         intact = case.accuracy(case.intact)
         found = {"intact": {"intact": {"operations": 1.0, "unhealed": intact, "accuracy": intact}}}
         order = run.part(f"{name}/scores", case.order)

@@ -43,7 +43,7 @@ METHODS = {
 class Settings(experiment.Settings):
     """Settings of the comparison; all are ours."""
 
-    depth: int = setting(12, "Layers of the network.")
+    depth: int = setting(12, "Layers of the network.", least=2)
     width: int = setting(128, "Features of the stream.")
     heads: int = setting(4, "Heads of attention.")
     steps: int = setting(64, "Characters of an example.")
@@ -52,7 +52,9 @@ class Settings(experiment.Settings):
     rate: float = setting(2e-3, "Largest learning rate of training.")
     healing_updates: int = setting(1000, "Number of updates of healing.")
     healing_rate: float = setting(1e-3, "First learning rate of healing, a cosine to 0.")
-    shares: tuple[float, ...] = setting((0.75, 0.5), "Shares of the layers to keep.")
+    shares: tuple[float, ...] = setting(
+        (0.75, 0.5), "Shares of the layers to keep.", least=0.1, most=0.9
+    )
     score_examples: int = setting(64, "Examples of the training text that scores are measured on.")
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 

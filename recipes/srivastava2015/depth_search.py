@@ -13,6 +13,7 @@ The miniature has images few enough for each network to memorize; what is left i
 
 import dataclasses
 import functools
+import math
 import statistics
 import types
 
@@ -39,13 +40,20 @@ class Settings(experiment.ImageSettings):
     depths: tuple[int, ...] = setting((10, 20, 50, 100), "Layers below the classifier; sec. 3.1.")
     samples: int = setting(100, "Networks of each kind and depth; section 3.1.")
     epochs: int = setting(400, "Number of epochs; the axis of Fig. 1.")
-    rates: tuple[float, ...] = setting((-3.0, -0.5), "Range of log10 of the rate; ours.")
+    rates: tuple[float, ...] = setting(
+        (-3.0, -0.5), "Range of log10 of the rate; ours.", least=-math.inf
+    )
     momenta: tuple[float, ...] = setting((0.5, 0.99), "Range of the momentum; ours.")
     decays: tuple[float, ...] = setting((0.9, 1.0), "Range of the rate's factor per epoch; ours.")
 
     def __post_init__(self) -> None:
         if not self.depths or min(self.depths) < 2:
             raise ValueError(f"Expected `depths` of 2 or more layers. Received: {self.depths}")
+        for ends in (self.rates, self.momenta, self.decays):
+            if len(ends) != 2 or ends[0] > ends[1]:
+                raise ValueError(
+                    f"Expected the lower and the upper end of a range. Received: {ends}"
+                )
 
 
 SCALES = {

@@ -13,6 +13,7 @@ of the layers idle.
 
 import dataclasses
 import functools
+import math
 import statistics
 
 import keras
@@ -38,7 +39,9 @@ class Settings(experiment.ImageSettings):
 
     depth: int = setting(50, "Number of layers, a plain one first; section 4.")
     units: int = setting(50, "Units of a layer; section 4.")
-    gate_bias: float = setting(-2.0, "Initial bias of T; section 4, the best 50-layer network.")
+    gate_bias: float = setting(
+        -2.0, "Initial bias of T; section 4, the best 50-layer network.", least=-math.inf
+    )
     epochs: int = setting(400, "Number of epochs; the axis of Fig. 1.")
     rate: float = setting(0.3, "Initial learning rate; ours: the paper took the best of a search.")
     decay_updates: int = setting(600, "Updates in which the rate falls by 3 %; ours.")
@@ -49,7 +52,7 @@ class Settings(experiment.ImageSettings):
         ("highway_mlp", "highway_mlp_color"),
     )
     probe_examples: int | None = setting(None, "Training images to probe; none: all.")
-    classes: tuple[int, ...] = setting((0, 7), "Classes whose gates Fig. 3 shows.")
+    classes: tuple[int, ...] = setting((0, 7), "Classes whose gates Fig. 3 shows.", least=0)
 
 
 SCALES = {

@@ -27,7 +27,7 @@ class Settings(experiment.ImageSettings):
 
     depth: int = setting(1001, "Number of layers, a plain one first; section 2.2: over 1,000.")
     units: int = setting(50, "Units of a layer; section 3.1.")
-    gate_bias: float = setting(-7.0, "Initial bias of T; ours.")
+    gate_bias: float = setting(-7.0, "Initial bias of T; ours.", least=-math.inf)
     rate: float = setting(0.05, "Learning rate; ours.")
     epochs: int = setting(400, "Number of epochs; the axis of Fig. 1.")
 

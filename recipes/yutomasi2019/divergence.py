@@ -40,6 +40,9 @@ class Settings(networks.Training):
     depths: tuple[int, ...] = setting((20,), "Numbers of layers, 3 n + 2; ours: Fig. 6's is lost.")
     steps: int | None = setting(None, "Number of steps; none: those of all epochs.")
 
+    def __post_init__(self) -> None:
+        networks.check_depths(self.depths, 3)
+
 
 SCALES = {
     "smoke": Settings(depths=(5,), steps=4, batch=16, train_examples=32, test_examples=32),

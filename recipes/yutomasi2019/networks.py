@@ -80,9 +80,14 @@ class Networks(Training):
     full_depths: tuple[int, ...] = setting((20,), "Layers of full_ ones, 6 n + 2; ours.")
 
     def __post_init__(self) -> None:
-        for depths, step in ((self.depths, 3), (self.full_depths, 6)):
-            if any(depth < step + 2 or depth % step != 2 for depth in depths):
-                raise ValueError(f"Expected depths of {step} n + 2 layers. Received: {depths}")
+        check_depths(self.depths, 3)
+        check_depths(self.full_depths, 6)
+
+
+def check_depths(depths, step):
+    """Raise ValueError unless there are networks of these depths."""
+    if any(depth < step + 2 or depth % step != 2 for depth in depths):
+        raise ValueError(f"Expected depths of {step} n + 2 layers. Received: {depths}")
 
 
 SMOKE = {"train_examples": 256, "test_examples": 256, "epochs": 1, "depths": (5,)}

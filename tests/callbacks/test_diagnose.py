@@ -269,7 +269,7 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
     for text in ("chain on 24 examples", "cos(f,x) -1 &lt; -0.5"):
         assert text in page
     for row in report.verdicts:
-        assert f"<tr><td>{row.block}<td>{row.verdict}<td>{html.escape(row.reason)}<td>" in page
+        assert f"<tr><th>{row.block}<td>{row.verdict}<td>{html.escape(row.reason)}<td>" in page
     assert page.index("prune_blocks(model, [&#x27;idle&#x27;])") < page.index("<table>")
     assert "<tr><th>block<th>verdict<th>reason<th>stage" in page
     assert (

@@ -50,6 +50,17 @@ def test_each_use_of_a_shared_block_is_its_own_row():
     assert [*table.values("l2_ratio")] == ["shared", "shared#1"]
 
 
+def test_the_gradient_at_a_branch_s_input_is_not_that_of_a_shortcut_through_a_dropout():
+    tables = []
+    for skip in (layers.Dropout(0.5), layers.Rescaling(1.0)):
+        inputs = keras.Input((5,))
+        x = layers.Add(name="first")([inputs, layers.Dense(5)(inputs)])
+        x = layers.Add(name="sum")([skip(x), layers.Dense(5)(x)])
+        model = reference.random_weights(keras.Model(inputs, layers.Dense(3, "softmax")(x)))
+        tables.append(callbacks.run([callbacks.CosineLoss()], model, (X, Y)).values("cosine_loss"))
+    assert tables[0]["sum"] == pytest.approx(tables[1]["sum"], abs=1e-6)
+
+
 def test_the_gradient_at_a_model_input_that_a_block_reads():
     inputs = keras.Input((2,))
     x = layers.Add(name="sum")([inputs, layers.Dense(2, use_bias=False, name="f")(inputs)])
@@ -210,6 +221,10 @@ def test_weights_of_whole_examples_are_left_out_and_told_once(caplog):
         "l2_ratio"
     )
     assert caplog.text.count("Weights of whole examples are not used") == 1
+    weighted = X[:4], Y[:4], np.arange(4.0)[:, None]
+    again = callbacks.run([callbacks.L2Ratio()], model, weighted).values("l2_ratio")
+    assert again == pytest.approx(values)
+    assert caplog.text.count("Weights of whole examples are not used") == 2
 
 
 def test_the_sum_over_a_padded_batch_is_infinite_if_its_last_example_is():
@@ -286,6 +301,8 @@ def test_a_custom_probe_needs_a_few_lines(model):
     table = callbacks.run([probe], model, (X, Y), batch_size=3)
     assert table.probes() == ["norms_y", "norms_x"]  # in their order; the first is the summary
     assert probe.summary() == pytest.approx(np.mean([*table.values("norms_y").values()]))
+    table = callbacks.run([Positive("p"), Positive("po")], model, X)  # "positive" begins with both
+    assert table.probes() == ["p_positive", "po_positive"]
 
 
 def test_a_probe_follows_the_protocol_of_a_metric():

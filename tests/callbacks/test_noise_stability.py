@@ -167,6 +167,10 @@ def test_dominance_compares_a_channel_s_own_feature_with_all_others(model):
         shares.append((r > 1).mean())
     np.testing.assert_allclose(table.values("dominant_flow")["block0"], np.mean(shares), atol=1e-6)
     assert [*table.values("dominant_flow")] == ["block0"]  # after the last, channels are features
+    auxiliary = layers.Dense(3)(layers.Dense(2)(layers.Dense(2)(model.output)))  # a later output
+    both = keras.Model(model.input, [model.output, auxiliary])
+    again = callbacks.dominant_flow(both, (X, Y), loss="sparse_categorical_crossentropy")
+    assert again.values("dominant_flow") == table.values("dominant_flow")
 
 
 @pytest.mark.parametrize("relu", [layers.ReLU, lambda: layers.Activation("relu"), lambda: ops.relu])

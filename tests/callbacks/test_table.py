@@ -77,6 +77,12 @@ def test_the_page_has_everything_and_needs_no_server(table, tmp_path):
     assert len(text) < 40_000
 
 
+def test_values_of_no_epoch_are_drawn_beside_those_of_epochs():
+    rows = [Row(name, "a", 0, None, e, e or 9.0) for name in ("l", "l_std") for e in (None, 1.0)]
+    (axis,) = callbacks.plot(Table(rows)).axes
+    assert [[*line.get_ydata()] for line in axis.get_lines()] == [[9.0], [1.0]]
+
+
 def test_deviations_are_bands_and_signed_values_have_a_zero_line():
     rows = [Row("cosine_loss", f"block{i}", 0, None, None, -0.2 + i / 10) for i in range(3)]
     rows += [Row("cosine_loss_std", f"block{i}", 0, None, None, 0.05) for i in range(3)]

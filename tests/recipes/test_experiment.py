@@ -50,7 +50,7 @@ class Toy(Settings):
 
     size: int = setting(100, "Number of values; section 1.")
     names: tuple[str, ...] = setting(("a", "b"), "Names.", ["a", "b", "c"])
-    factor: float | None = setting(None, "Factor.")
+    factor: float | None = setting(None, "Factor.", most=9)
 
 
 TOY = Experiment(
@@ -84,6 +84,9 @@ def test_flags_are_the_fields_of_the_settings_and_override_a_scale():
         ("--seeds=-1", "a non-negative integer"),
         ("--seeds=1,2,1", "different seeds. Received: --seeds 1,2,1"),
         ("--seeds=", "different seeds"),
+        ("--names=", "one or more values"),
+        ("--factor=-1", r"-1.0 is not a number in the range \[0, 9\]"),
+        ("--factor=nan", "nan is not a number in the range"),
     ],
 )
 def test_invalid_flags_are_refused_before_any_work(word, message):
@@ -481,7 +484,23 @@ def test_a_run_anew_that_is_interrupted_leaves_no_earlier_result(tmp_path, monke
     assert [*tmp_path.rglob(store.MEASURED)]
     with pytest.raises(KeyboardInterrupt):
         command_line.parse(toy, [*words, "--noresume"])[0].run()
-    assert not [*tmp_path.rglob(store.MEASURED)]
+    assert not [*tmp_path.glob(f"*/*/seed0/{store.MEASURED}")]
+
+
+def test_a_run_anew_that_cannot_begin_leaves_the_earlier_result(tmp_path, monkeypatch):
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+
+    def measure(settings, run):
+        if not run.options.resume:
+            raise ValueError("Expected other data.")
+        return run.part("x", lambda: {"x": 1.0})
+
+    toy = dataclasses.replace(TOY, measure=measure, artifacts=[])
+    words = [f"--runs={tmp_path}", "--seeds=0"]
+    command_line.parse(toy, words)[0].run()
+    with pytest.raises(ValueError, match="other data"):
+        command_line.parse(toy, [*words, "--noresume"])[0].run()
+    assert command_line.parse(toy, words)[0].run() == [{"x": 1.0}]
 
 
 def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monkeypatch):

@@ -109,6 +109,7 @@ def _gradients_tensorflow(function, arguments):
     with tf.GradientTape(watch_accessed_variables=False) as tape:
 
         def mark(key, tensor):
+            tensor = tf.identity(tensor)  # layers that do nothing return their input itself
             tape.watch(tensor)
             marked[key] = tensor
             return tensor
@@ -143,7 +144,8 @@ def _gradients_torch(function, arguments):
     marked = {}
 
     def mark(key, tensor):
-        marked[key] = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        leaf = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        marked[key] = leaf.view_as(leaf)  # layers that do nothing return their input itself
         return marked[key]
 
     with torch.enable_grad():

@@ -63,8 +63,8 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
 
     Raises:
         ValueError: If an argument is invalid, or the format cannot hold the model.
-        RuntimeError: If a package is missing, TensorFlow fails, or the deviation exceeds 1e-4 of
-            the largest output.
+        ImportError: If a package is missing.
+        RuntimeError: If TensorFlow fails, or the deviation exceeds 1e-4 of the largest output.
 
     Example:
     ```python
@@ -123,7 +123,7 @@ def writers(format: str) -> list[str]:
     """Return the installed backends that write a format, the best first.
 
     Raises:
-        RuntimeError: If packages are missing for all of them.
+        ImportError: If packages are missing for all of them.
     """
     ways = {"tensorflow": ("tensorflow", *FORMATS[format].packages)}
     if format == "onnx" and keras.config.backend() == "torch":
@@ -135,7 +135,7 @@ def writers(format: str) -> list[str]:
     found = [way for way in ways if not missing[way]]
     if not found:
         lacking = missing[next(iter(ways))]
-        raise RuntimeError(
+        raise ImportError(
             f"The export to {format} needs packages that are not installed. Run `pip install "
             f"{' '.join(lacking).replace('_', '-')}`."
         )

@@ -42,6 +42,8 @@ def main() -> None:
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         print(f"zoo.export: {error}", file=sys.stderr)
         sys.exit(INVALID if isinstance(error, ValueError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
     print(f"{options.out}; max deviation {deviation:.2e}")
 
 
