@@ -11,6 +11,7 @@ from absl import logging
 from keras import ops
 
 from zoo.backend import compiled, gradients_at_marks, keras_private
+from zoo.backend.runtime import kept_random_state
 from zoo.callbacks.probes.objective import (
     Loss,
     Objective,
@@ -419,7 +420,8 @@ class RunProbes(keras.callbacks.Callback):
         """Build the probes' pass and check that it runs."""
         network, names = whole_network(self.model, **self._found)
         self._observer = Observer(self.probes, network, *self._options, names)
-        self._observer.check(self.data, self.batch_size)
+        with kept_random_state():
+            self._observer.check(self.data, self.batch_size)
         self._first_epoch = True
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -436,7 +438,8 @@ class RunProbes(keras.callbacks.Callback):
         if (epoch + 1) % self.every:
             return
         self.model  # noqa: B018  # on JAX, attaches the trained values to the variables
-        self.table += self._observer.run(self.data, self.batch_size, epoch=epoch + 1)
+        with kept_random_state():
+            self.table += self._observer.run(self.data, self.batch_size, epoch=epoch + 1)
         if self.path is not None:
             self.table.to_csv(self.path)
         if logs is not None:

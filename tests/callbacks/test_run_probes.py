@@ -1,6 +1,7 @@
 """Probes during training, and from a shell."""
 
 import csv
+import sys
 
 import keras
 import numpy as np
@@ -63,6 +64,20 @@ def test_probing_changes_nothing_in_a_training():
         options = {"batch_size": 3, "epochs": 2, "verbose": 0, "shuffle": False}
         losses.append(model.fit(X, Y, callbacks=watch, **options).history["loss"])
     assert losses[0] == losses[1]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's DataLoader")
+def test_a_data_loader_to_probe_changes_no_number_of_torch():
+    torch = sys.modules["torch"]
+    pairs = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    numbers = []
+    for data in (torch.utils.data.DataLoader(pairs, 3), (X, Y)):
+        model = small_model()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        torch.manual_seed(0)
+        model.fit(X, Y, verbose=0, callbacks=[callbacks.RunProbes([callbacks.L2Ratio()], data)])
+        numbers.append(torch.rand(1).item())
+    assert numbers[0] == numbers[1]
 
 
 def test_a_resumed_training_keeps_the_rows_of_earlier_epochs(tmp_path):

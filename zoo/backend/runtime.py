@@ -1,5 +1,6 @@
 """State of the process: random seeds, the memory allocator, and its shards of a batch."""
 
+import contextlib
 import ctypes
 import random
 import sys
@@ -40,6 +41,12 @@ def seed_everything(seed: int) -> None:
     GENERATOR.bit_generator.state = np.random.default_rng(seed).bit_generator.state
     if BACKEND == "torch":
         sys.modules["torch"].manual_seed(seed)
+
+
+def kept_random_state() -> contextlib.AbstractContextManager:
+    """Context after which torch's random state is that of before: `DataLoader` draws seeds."""
+    torch = sys.modules.get("torch")
+    return torch.random.fork_rng(devices=[]) if torch else contextlib.nullcontext()
 
 
 def keep_memory() -> bool:
