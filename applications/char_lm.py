@@ -81,9 +81,8 @@ def char_lm(
     filters = SIZES[size]["filters"] if filters is None else filters
     units = SIZES[size]["units"] if units is None else units
     widths = range(1, len(filters) + 1)
-    smallest = min([*filters], default=0)
     steps = 1 if num_steps is None else num_steps
-    check_integers(1, batch_size=batch_size, num_steps=steps, units=units, filters=smallest)
+    check_integers(1, batch_size=batch_size, num_steps=steps, units=units)
     num_words, num_characters, word_length = PTB
     if vocabulary is not None:
         num_words = len(vocabulary.words)

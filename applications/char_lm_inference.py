@@ -121,12 +121,15 @@ def refresh_table(
 
 def pad_slots(model: keras.Model, characters: np.ndarray) -> np.ndarray:
     """Return spelled words `(..., word_length)` with as many slots as `model` has for a word."""
-    slots = model.get_layer("word_embedding").word_length
+    embedding = model.get_layer("word_embedding")
+    slots = embedding.word_length
+    count = embedding.encoder.get_layer("cnn").num_characters
     spare = slots - characters.shape[-1]
-    if spare < 0:
+    if spare < 0 or not ((characters >= 0) & (characters < count)).all():
         raise ValueError(
-            f"Words must be spelled in at most {slots} slots, as many as the model has. "
-            f"Received: {characters.shape[-1]}. Give the vocabulary the model was built for."
+            f"Words must be spelled in at most {slots} slots, with characters from 0 to {count - 1}"
+            f", as the model has. Received: {characters.shape[-1]} slots, {np.unique(characters)}. "
+            f"Give the vocabulary the model was built for."
         )
     return np.pad(characters, [(0, 0)] * (characters.ndim - 1) + [(0, spare)])
 
@@ -182,22 +185,23 @@ class Scorer:
         the next words.
 
         Raises:
-            ValueError: If a word id is not one of the model's vocabulary.
+            ValueError: If there is no word, or an id is not one of the model's vocabulary.
         """
         num_words = self.model.output_shape[-1]
         chunks = [
             (check_ids(x, num_words), check_ids(y, num_words))
             for x, y in zip(inputs, targets, strict=True)
         ]
+        count = sum(y.size for _, y in chunks)
+        if not count:
+            raise ValueError("Expected at least one word, to predict the next. Received: none.")
         distinct = np.unique(np.concatenate([x.ravel() for x, _ in chunks]))
         refresh_table(self.model, self.stateful, distinct, self.encode)
         state = zero_state(self.stateful, len(chunks[0][0]))
         total = 0.0
-        count = 0
         for x, y in chunks:
             nll, state = self.step(ops.convert_to_tensor(x), ops.convert_to_tensor(y), state)
             total += float(np.sum(ops.convert_to_numpy(nll), dtype="float64"))
-            count += y.size
         return float(np.exp(total / count))
 
     def contiguous(self, ids: np.ndarray, num_steps: int = 700) -> float:

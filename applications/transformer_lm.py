@@ -29,6 +29,7 @@ class PositionEmbedding(Configured):
     def build(self, input_shape: Shape) -> None:
         """Add the vectors."""
         self.embeddings = self.add_weight(input_shape[1:], self.initializer, name="embeddings")
+        self.input_spec = layers.InputSpec(shape=(None, *input_shape[1:]))
 
     def call(self, x: Tensor) -> Tensor:
         """Return the sum."""

@@ -122,10 +122,12 @@ class Resume(keras.callbacks.Callback):
         epoch = self.params["epochs"] if metadata["stop"] else metadata["epoch"]
         keras_private.set_initial_epoch(self.model, epoch)
 
-    def _restore_random(self, torch_rng, seed):
-        if keras.backend.backend() == "torch" and torch_rng:
+    def _restore_random(self, rng, seed):
+        if keras.backend.backend() == "torch" and rng:
             torch = sys.modules["torch"]
-            torch.set_rng_state(torch.tensor(list(bytes.fromhex(torch_rng)), dtype=torch.uint8))
+            states = [torch.tensor([*bytes.fromhex(s)], dtype=torch.uint8) for s in rng.split()]
+            torch.set_rng_state(states[0])
+            torch.cuda.set_rng_state_all(states[1 : 1 + torch.cuda.device_count()])
         if seed is not None:
             keras_private.global_seed_generator().state.assign(seed)
 
@@ -178,7 +180,9 @@ class Resume(keras.callbacks.Callback):
                     states[-1][key] = value
         rng = ""
         if keras.backend.backend() == "torch":
-            rng = bytes(sys.modules["torch"].get_rng_state().tolist()).hex()
+            torch = sys.modules["torch"]
+            gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+            rng = " ".join(s.numpy().tobytes().hex() for s in (torch.get_rng_state(), *gpus))
         metadata = {
             "format": FORMAT,
             "identity": self.identity,

@@ -112,5 +112,7 @@ class HardtMa(NumpyInitializer):
 
 def fans(shape: Shape) -> tuple[int, int]:
     """Return (fan_in, fan_out) of a kernel of shape `(..., in, out)`."""
+    if len(shape) < 2:
+        raise ValueError(f"Expected a kernel, (..., in, out), not a bias. Received: shape {shape}")
     field = math.prod(shape[:-2])
     return field * shape[-2], field * shape[-1]

@@ -299,6 +299,7 @@ def test_models_are_listed_and_created_by_name():
         (lambda: zoo.resnet50(input_shape=(3, 64, 64)), "channels last. Received"),
         (lambda: zoo.highway_mnist(input_shape=(28, 28)), r"must be \(height, width, channels\)"),
         (lambda: zoo.highway_a(input_shape=(32, 32, None)), "channels last and known"),
+        (lambda: zoo.cifar_resnet(8, input_shape=None), "channels last and known"),
         (lambda: zoo.cifar_resnet(8, input_shape=(None, 32, 3)), "Give known sides, or include"),
         (lambda: zoo.highway_mnist(input_shape=(None, 28, 1)), "reads each position.*None"),
         (lambda: zoo.cifar_resnet(8, input_shape=(48, 48, 3)), r"\(8, 8\).*\(12, 12, 64\). Resize"),

@@ -12,6 +12,7 @@ from helpers.harness import output_of, slow_elsewhere, without_backend
 from zoo.applications.char_lm_inference import (
     Scorer,
     flat,
+    pad_slots,
     refresh_table,
     sequence_nll,
     with_state,
@@ -190,6 +191,9 @@ def test_words_may_be_given_by_their_characters(model):
     reader = with_state(model, characters=True)
     logits, _ = run(reader, VOCABULARY.spell(VOCABULARY.words)[x], zero_state(reader, BATCH))
     assert_close(logits, model.predict_on_batch(x), 1e-6)  # float32, logits below 1
+    for character in (-1, len(VOCABULARY.characters)):
+        with pytest.raises(ValueError, match="Give the vocabulary the model was built for"):
+            pad_slots(model, np.array([[0, character]]))
 
 
 @slow_elsewhere
@@ -266,6 +270,8 @@ def test_scoring_refuses_word_ids_outside_the_vocabulary(scorer):
             scorer.perplexity([text], [ids(BATCH, STEPS)])
         with pytest.raises(ValueError, match="integers from 0 to 19"):
             scorer.contiguous(text[0])
+    with pytest.raises(ValueError, match="Expected at least one word"):
+        scorer.contiguous(text[0, :0])
 
 
 def test_scoring_neither_reads_nor_changes_the_state_of_training(model, scorer):

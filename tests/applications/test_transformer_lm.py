@@ -8,6 +8,7 @@ from keras import ops
 import zoo
 from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo import callbacks
+from zoo.applications.transformer_lm import PositionEmbedding
 
 SMALL = {"vocabulary": 11, "steps": 6, "width": 8, "depth": 2, "heads": 2, "seed": 3}
 RULES = [*zoo.RULES]
@@ -379,3 +380,11 @@ def test_unknown_views_and_networks_without_them_are_refused():
         callbacks.run([callbacks.CosineLoss("block")], model, (tokens(), tokens(1)), view="readout")
     with pytest.raises(ValueError, match="must be one of 'input', 'h'"):
         callbacks.GradientNorm("x")
+
+
+def test_an_input_of_other_steps_than_the_positions_is_refused():
+    positions = PositionEmbedding("zeros")
+    positions(np.ones((2, 6, 8)))
+    for steps in (1, 5, 7):
+        with pytest.raises(ValueError, match="incompatible with the layer"):
+            positions(np.ones((2, steps, 8)))

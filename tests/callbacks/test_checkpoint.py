@@ -51,6 +51,22 @@ def test_two_epochs_and_two_resumed_equal_four(tmp_path):
     assert seen == history
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="other random states are variables")
+def test_random_states_of_gpus_are_resumed(tmp_path, monkeypatch):
+    torch = sys.modules["torch"]
+    cuda = torch.cuda
+    states = [torch.tensor([device, 7], dtype=torch.uint8) for device in range(2)]
+    restored = []
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "get_rng_state_all", lambda: states)
+    monkeypatch.setattr(cuda, "set_rng_state_all", restored.extend)
+    fit(dropout_model(), 1, Resume(tmp_path / "state.npz"))
+    for count in (0, 1):  # devices of the machine on which it is resumed
+        monkeypatch.setattr(cuda, "device_count", lambda count=count: count)
+        fit(dropout_model(), 1, Resume(tmp_path / "state.npz"))
+        assert [state.tolist() for state in restored] == [[0, 7]] * count
+
+
 def test_a_metric_with_a_value_for_each_class_is_resumed_and_printed(tmp_path, capsys):
     x, y = np.eye(4, dtype="float32"), np.eye(4, dtype="float32")[[0, 1, 2, 2]]
     histories = []

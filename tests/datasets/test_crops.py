@@ -37,7 +37,7 @@ def test_a_center_is_reduced_as_keras_does_with_antialiasing(images):
 
 
 def test_images_of_another_kind_are_refused(images):
-    for wrong in (images.astype("float32"), images[..., :2]):
+    for wrong in (images.astype("float32"), images[..., :2], images[0]):
         with pytest.raises(ValueError, match="uint8 images with 1 or 3 channels"):
             imagenet.Crops(9)(wrong)
 

@@ -78,6 +78,8 @@ def test_records_prepared_by_tfds_are_found_and_read_on_access(tmp_path, monkeyp
     builder.download_and_prepare(file_format="array_record")
     images, labels = imagenet.records("validation", 4)
     assert len(images) == len(labels) == 4 and len(imagenet.records("validation", 9)[0]) == 5
+    with pytest.raises(ValueError, match="`count` must be a positive integer"):
+        imagenet.records("validation", 0)
     batches = Batches(images, labels, 3, seed=2, augment=Crops(4).augment)
     seen = []
     for epoch in range(2):

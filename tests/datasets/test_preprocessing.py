@@ -106,6 +106,8 @@ def test_invalid_images_and_recipes_are_refused():
         preprocessing.fit("zca", TRAIN)
     with pytest.raises(ValueError, match=r"shape \(7, 6, 5\). Gray images need"):
         preprocessing.fit("he_cifar", TRAIN[..., 0])
+    with pytest.raises(ValueError, match=r"shape \(7, 30\). Gray images need"):
+        preprocessing.RECIPES["he_cifar"].augment(TRAIN[..., 0].reshape(7, -1), None)
     with pytest.raises(ValueError, match=r"fitted to, \(6, 5, 3\). Received: \(6, 5, 1\)"):
         preprocessing.fit("he_cifar", TRAIN)(TEST[..., :1])
     with pytest.raises(ValueError, match="whose standard deviation is 0"):

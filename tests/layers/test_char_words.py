@@ -183,6 +183,8 @@ def test_bad_arguments_say_what_to_do():
         char_cnn()(np.zeros((2, 3), "int32"))
     with pytest.raises(ValueError, match="one entry per kind of filter"):
         zoo.CharCNN(CHARACTERS, DIM, (1, 2), (3,))
+    with pytest.raises(ValueError, match="`widths` must be a positive integer"):
+        zoo.CharCNN(CHARACTERS, DIM, (0, 2), (3, 3))
     with pytest.raises(ValueError, match=r"must have shape \(12, 6\)"):
         embedding(None).set_table(np.zeros((WORDS, SLOTS + 1), "int32"))
     with pytest.raises(ValueError, match="`max_distinct` must be a positive integer"):

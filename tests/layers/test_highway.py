@@ -11,7 +11,7 @@ import zoo
 from helpers.gradients import assert_close, gradients
 from helpers.harness import run_layer_test
 from helpers.reference import TC, as_float64, conv, images, random_weights, relu, sigmoid, skip_sum
-from zoo.initializers import Uniform
+from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.skip import GateBias
 
 
@@ -161,6 +161,23 @@ def test_initial_convolution_kernels_are_consecutive_kaiming_samples():
         assert_close(branch.kernel, rng.normal(0, np.sqrt(2 / 36), (3, 3, 4, 4)), 1e-7)  # float32
 
 
+@pytest.mark.parametrize("initializer", [KaimingNormal(seed=3), keras.initializers.HeNormal(3)])
+@pytest.mark.parametrize(
+    ("kind", "options", "count"),
+    [
+        (zoo.HighwayDense, {}, 3),
+        (zoo.HighwayDenseStack, {"depth": 1}, 3),
+        (zoo.ResidualBlock, {"filters": 4}, 6),
+    ],
+)
+def test_kernels_start_differently_with_an_integer_seed(kind, options, count, initializer):
+    layer = kind(**options, variant="full", kernel_initializer=initializer)
+    layer.build((None, 4, 4, 4))
+    weights = [w for w in layer.trainable_weights if w.name == "kernel"]
+    kernels = [ops.convert_to_numpy(kernel).ravel() for kernel in weights]
+    assert len(kernels) == len(np.unique(kernels, axis=0)) == count
+
+
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
@@ -169,6 +186,10 @@ def test_initial_convolution_kernels_are_consecutive_kaiming_samples():
         (lambda: zoo.HighwayDense(5)(images(2, 4)), r"units=5, .*\(2, 4\).*Put a Dense\(5\)"),
         (lambda: zoo.HighwayDense(variant="gated"), "`variant` must be one of.*'coupled'"),
         (lambda: zoo.HighwayConv2D(0), "`filters` must be a positive integer"),
+        (
+            lambda: zoo.HighwayDense(bias_initializer=KaimingNormal())(images(2, 4)),
+            r"Expected a kernel.*not a bias. Received: shape \(4,\)",
+        ),
         (lambda: zoo.HighwayConv2D(kernel_size=(3, 1)), "`kernel_size` must be a positive integer"),
         (lambda: zoo.HighwayConv2D(5)(images(2, 4, 4, 3)), r"filters=5.*Put a Conv2D\(5\)"),
     ],

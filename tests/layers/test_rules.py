@@ -12,6 +12,7 @@ from helpers import reference_rules
 from helpers.gradients import gradient_of
 from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo.layers import rules
+from zoo.layers.attention import CausalAttention
 from zoo.layers.rules import AttentionResiduals, normalize, sinkhorn
 
 D, STEPS, DEPTH = 16, 7, 12
@@ -872,7 +873,10 @@ def test_bad_arguments(arguments, message):
         zoo.SubLayer(keras.layers.Dense(4), **arguments)
 
 
-@pytest.mark.parametrize("inner", [keras.layers.Conv1D(D, 2), keras.layers.Dense(1)])
+ATTENTION = CausalAttention(1, *[keras.layers.Dense(units) for units in (4, 4, 1, 4)])
+
+
+@pytest.mark.parametrize("inner", [keras.layers.Conv1D(D, 2), keras.layers.Dense(1), ATTENTION])
 def test_a_layer_that_changes_the_shape_is_refused(inner):
     with pytest.raises(ValueError, match="keeps the shape of its input.*which returns"):
         zoo.SubLayer(inner)(batch())
@@ -904,12 +908,27 @@ def test_a_state_of_the_wrong_shape():
     for x in (batch(), np.ones((2, 3, 3, D))):  # without streams; with three of them
         with pytest.raises(ValueError, match="zoo.StreamStart"):
             layer(x)
+        with pytest.raises(ValueError, match="expected axis -2 of input shape to have value 2"):
+            zoo.StreamEnd("dhc", depth=2)(x)
+    with pytest.raises(ValueError, match="expected min_ndim=3"):
+        zoo.StreamEnd("dhc", depth=2)(np.ones((2, D)))
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_a_state_of_another_shape_than_the_first(end):
+    layer = zoo.SubLayer(keras.layers.Dense(D), "attnres", depth=2)
+    layer = zoo.StreamEnd("attnres", depth=2) if end else layer
+    state = np.ones((2, STEPS, 3, D), "float32")
+    layer(state)
+    for wrong in (state[:, :, :2], np.ones((2, STEPS, 4, D)), state[..., :1]):
+        with pytest.raises(ValueError, match="incompatible with the layer"):
+            layer(wrong)
 
 
 @pytest.mark.parametrize("rule", ["value", "mudd"])
 def test_a_layer_that_ignores_what_its_rule_hands_it_is_refused(rule):
     x = zoo.StreamStart(rule, depth=2)(keras.Input((5, 6)))
-    with pytest.raises(ValueError, match="such as `zoo.CausalAttention`"):
+    with pytest.raises(ValueError, match="`zoo.layers.attention.CausalAttention`"):
         zoo.SubLayer(keras.layers.Dense(6), rule, index=0, depth=2)(x)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from zoo.checks import check_integers
 from zoo.types import PathLike
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1
@@ -51,7 +52,7 @@ def records(
     and `data_dir=None` is $TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Raises:
-        ValueError: If it has not been prepared as array_record.
+        ValueError: If it has not been prepared as array_record, or `count` is not positive.
     """
     import tensorflow_datasets as tfds
 
@@ -64,7 +65,9 @@ def records(
             "--file_format=array_record`."
         )
     total = builder.info.splits[split].num_examples
-    part = f"{split}[:{min(count or total, total)}]"
+    count = total if count is None else count
+    check_integers(1, count=count)
+    part = f"{split}[:{min(count, total)}]"
     source = builder.as_data_source(part, decoders={"image": tfds.decode.SkipDecoding()})
     return Column(source, "image"), Column(source, "label")
 
@@ -93,10 +96,11 @@ class Crops:
         return images
 
     def _crop(self, images, boxes):
-        if images.dtype != object and (images.dtype != np.uint8 or images.shape[-1] not in (1, 3)):
+        known = images.dtype == np.uint8 and images.ndim == 4 and images.shape[-1] in (1, 3)
+        if images.dtype != object and not known:
             raise ValueError(
-                f"Expected uint8 images with 1 or 3 channels, or JPEGs. Received: {images.dtype} "
-                f"with {images.shape[-1]}."
+                f"Expected uint8 images with 1 or 3 channels, (images, rows, columns, channels), "
+                f"or JPEGs. Received: {images.dtype} of shape {images.shape}."
             )
         with ThreadPoolExecutor() as threads:  # Pillow works without the interpreter's lock
             squares = np.stack([*threads.map(self._square, images, boxes)])

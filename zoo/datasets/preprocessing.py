@@ -98,8 +98,8 @@ class Preprocessing:
         they subtract the mean of the *padded* images, which is zero in the margin and the mean
         image inside (so the same image is subtracted from their test images, without padding).
         """
-        height, width = images.shape[1:3]
         images = self(images)
+        height, width = images.shape[1:3]
         if self.shift:
             margin = (self.shift, self.shift)
             images = np.pad(images, ((0, 0), margin, margin, (0, 0)), self.fill)

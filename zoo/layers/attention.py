@@ -87,6 +87,11 @@ class CausalAttention(Configured):
         y = ops.dot_product_attention(*tensors, is_causal=True)
         return self.projection(ops.reshape(y, (*ops.shape(y)[:2], -1)))
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
+        width = self.query.compute_output_shape(input_shape)[-1]
+        return self.projection.compute_output_shape((*input_shape[:-1], width))
+
     def _own_values(self, x):
         if self.value is None:
             raise ValueError("Expected a layer `value`, or values in the call. Received none.")

@@ -52,13 +52,13 @@ class CarryLSTM(Configured):
 
     def build(self, input_shape: Shape) -> None:
         """Create the weights and the state, for a known batch size."""
-        batch, _, features = input_shape
-        if batch is None:
+        if len(input_shape) != 3 or input_shape[0] is None:
             raise ValueError(
                 f"`CarryLSTM` keeps a state for each row of a batch, so it needs the batch size. "
                 f"Received: input shape={tuple(input_shape)}. Use "
-                f"keras.Input(batch_shape=(batch, steps, ...))."
+                f"keras.Input(batch_shape=(batch, steps, features))."
             )
+        batch, _, features = input_shape
         gates = 4 * self.units
         self.kernel = self.add_weight((features, gates), self.kernel_initializer, name="kernel")
         self.recurrent_kernel = self.add_weight(

@@ -41,8 +41,8 @@ class CharCNN(Configured):
     Output shape: `(words, sum(filters))`.
 
     Raises:
-        ValueError: if `widths` and `filters` differ in length, or a word has fewer slots than
-            the widest filter.
+        ValueError: if `widths` and `filters` differ in length or are not positive, or a word has
+            fewer slots than the widest filter.
 
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2.2, equations 1 and 2.
     """
@@ -62,6 +62,7 @@ class CharCNN(Configured):
                 f"`widths` and `filters` must have one entry per kind of filter. "
                 f"Received: {widths=}, {filters=}"
             )
+        check_integers(1, filters=min(filters, default=0), widths=min(widths, default=0))
         self.num_characters = num_characters
         self.dim = dim
         self.widths = list(widths)

@@ -8,7 +8,7 @@ from zoo.backend.layers import Conv2D
 from zoo.checks import as_side, check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip
+from zoo.layers.skip import GateBias, Skip, apart
 from zoo.types import Activation, Initializer, Shape, Tensor
 
 
@@ -53,10 +53,10 @@ class Highway(Skip):
 
     def branch_options(self, name: str, bias: float | None) -> dict[str, Any]:
         """Return the arguments that Keras's layers for H, T and C have in common."""
-        initializer = self.bias_initializer.clone()
+        initializer = apart(self.bias_initializer, name)
         return {
             "activation": self.activation if bias is None else gate,
-            "kernel_initializer": self.kernel_initializer.clone(),
+            "kernel_initializer": apart(self.kernel_initializer, name),
             "bias_initializer": initializer if bias is None else GateBias(bias, initializer),
             **self.regularizers(),
             "dtype": self.branch_policy(name),
@@ -78,7 +78,7 @@ class HighwayDense(Highway):
         activation: Activation of H; the gates are sigmoids.
         variant: "plain", "residual", "t_only", "c_only", "coupled" or "full".
         gate_bias: Initial bias of T, a logit: -2 opens T to 0.12. C starts at `-gate_bias`.
-        kernel_initializer: Initializer of the kernels of H, T and C.
+        kernel_initializer: Initializer of the kernels of H, T and C; an integer seed becomes three.
         bias_initializer: Initializer of H's bias; a gate's bias is a sample plus its logit.
         **kwargs: `stage`, regularizers (see `Skip`), `name`, `dtype`.
 

@@ -41,8 +41,7 @@ class HighwayDenseStack(Scanned, HighwayDense):
     def __init__(self, depth: int, units: int | None = None, **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
         check_integers(1, depth=depth)
-        regularizers = (*self.regularizers().values(), self.activity_regularizer)
-        if any(regularizer is not None for regularizer in regularizers):
+        if any([*self.regularizers().values(), self.activity_regularizer]):
             raise ValueError(
                 "A stack has no regularizers, which would see the weights of all layers at once. "
                 "Use single `zoo.HighwayDense` layers."
@@ -51,12 +50,8 @@ class HighwayDenseStack(Scanned, HighwayDense):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the stacked dense layers of one branch; see `Skip.branch`."""
-        options = self.branch_options(name, bias)
-        kernel = each_layer(self.kernel_initializer)
-        biases = each_layer(options["bias_initializer"])
-        return StackedDense(
-            self.depth, options["activation"], kernel, biases, dtype=options["dtype"], name=name
-        )
+        options = self.branch_options(name, bias).items()
+        return StackedDense(self.depth, **{key: v for key, v in options if v is not None})
 
     def call(self, x: Tensor) -> Tensor:
         """Return the last layer's output."""
@@ -97,14 +92,14 @@ class StackedDense(keras.layers.Layer):
         self,
         depth: int,
         activation: Callable,
-        kernel_initializer: Callable,
-        bias_initializer: Callable,
+        kernel_initializer: keras.initializers.Initializer,
+        bias_initializer: keras.initializers.Initializer,
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
         self.depth = depth
         self.activation = activation
-        self.initializers = kernel_initializer, bias_initializer
+        self.initializers = each_layer(kernel_initializer), each_layer(bias_initializer)
 
     def build(self, input_shape: Shape) -> None:
         """Create the stacked weights."""

@@ -9,7 +9,7 @@ from zoo.checks import as_side, check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import UnsharedBatchNormalization, check_use
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip
+from zoo.layers.skip import GateBias, Skip, apart
 from zoo.types import Initializer, Shape, Tensor
 
 
@@ -164,7 +164,8 @@ class ResidualBlock(Skip):
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Branch`: F, T, C or the projection P; see `Skip.branch`."""
         if name == "shortcut":
-            layers = [self._convolution("conv", self.width, 1, self.strides)]
+            initializer = apart(self.kernel_initializer, name)
+            layers = [self._convolution("conv", self.width, 1, self.strides, initializer)]
             if self.batch_norm and not self.preactivation:
                 layers.append(self._normalization("norm"))
             return Branch(layers, dtype=self.dtype_policy, name=name)
@@ -180,8 +181,8 @@ class ResidualBlock(Skip):
                 self.width if last else self.filters,
                 kernel,
                 self.strides if i == 1 else 1,
+                apart(self.last_initializer if last and is_h else self.kernel_initializer, name, i),
                 None if normalized_after else logit,
-                self.last_initializer if last and is_h else self.kernel_initializer,
             )
             beta = logit if normalized_after and logit is not None else 0.0
             norms = [self._normalization(f"norm{i}", beta)] if self.batch_norm else []
@@ -196,7 +197,7 @@ class ResidualBlock(Skip):
             layers.append(keras.layers.Activation(gate, dtype=self.dtype_policy, name="sigmoid"))
         return Branch(layers, dtype=self.dtype_policy, name=name)
 
-    def _convolution(self, name, filters, kernel, strides, bias=None, initializer=None):
+    def _convolution(self, name, filters, kernel, strides, initializer, bias=None):
         return Conv2D(
             filters,
             kernel,
@@ -204,7 +205,7 @@ class ResidualBlock(Skip):
             padding="same",
             data_format="channels_last",
             use_bias=self.use_bias or bias is not None,
-            kernel_initializer=(initializer or self.kernel_initializer).clone(),
+            kernel_initializer=initializer,
             bias_initializer="zeros" if bias is None else GateBias(bias),
             **self.regularizers(),
             dtype=self.dtype_policy,

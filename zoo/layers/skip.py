@@ -8,10 +8,20 @@ from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
-from zoo.checks import check_choice, check_number
+from zoo.checks import check_choice, check_number, is_integer
 from zoo.layers.configured import Configured
 from zoo.layers.gating import FORMS, widened
 from zoo.types import Initializer, Regularizer, Shape, Tensor
+
+BRANCHES = ("transform", "transform_gate", "carry_gate", "shortcut")
+
+
+def apart(initializer: Initializer, branch: str, number: int = 0) -> Initializer:
+    """Return a copy of an initializer, with an integer seed of its own for each kernel."""
+    config = {**initializer.get_config()}
+    if is_integer(config.get("seed"), 0):
+        config["seed"] += BRANCHES.index(branch) + len(BRANCHES) * number
+    return type(initializer).from_config(config)
 
 
 class GateBias(keras.initializers.Initializer):

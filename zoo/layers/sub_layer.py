@@ -109,29 +109,24 @@ class SubLayer(Skip):
         arguments = self.rule.inner_arguments if self.rule.opens_layer else ()
         if not {*arguments} <= {*keras_private.call_parameters(self.inner)}:
             raise ValueError(
-                f"The rule {type(self.rule).__name__} needs a layer F that is called with "
-                f"{arguments}, such as `zoo.CausalAttention`. Received: {self.inner.name}."
+                f"The rule {type(self.rule).__name__} needs a layer F called with {arguments}, "
+                f"as `zoo.layers.attention.CausalAttention`. Received: {self.inner.name}."
             )
         shape = (*input_shape[: -2 if slots else -1], input_shape[-1])
         self.width = shape[-1]
         super().build(shape)
         build_inner(self, (self.rule, self.norm), shape)
-        found = self._inner_shape(shape)
+        self.input_spec = keras.layers.InputSpec(axes={-2: self.rule.slots, -1: self.width})
+        try:
+            found = tuple(self.inner.compute_output_shape(shape) or shape)
+        except (TypeError, NotImplementedError):  # it has no such method, or needs more arguments
+            found = shape
         pairs = zip(found, shape, strict=False)
         if len(found) != len(shape) or any(a != b and None not in (a, b) for a, b in pairs):
             raise ValueError(
                 f"Expected a layer F that keeps the shape of its input, {tuple(shape)}. "
                 f"Received: {self.inner.name}, which returns {found}."
             )
-
-    def _inner_shape(self, shape):
-        """Return the shape that F says it returns; the input's if it does not say."""
-        if type(self.inner).compute_output_shape is keras.layers.Layer.compute_output_shape:
-            return shape  # it would run the layer
-        try:
-            return tuple(self.inner.compute_output_shape(shape) or shape)
-        except (TypeError, NotImplementedError):  # it needs more arguments
-            return shape
 
     def parts(self, x: Tensor, **context: Any) -> dict[str, Tensor]:
         """Return x, h, t and c, and the rule's coefficients, by name."""
@@ -157,7 +152,7 @@ class SubLayer(Skip):
             return self.output_of(wide) - wide["x"]
 
     def closed(self, x: Tensor) -> Tensor:
-        """Return the next state if h were 0; with gates, if T were 0."""
+        """Return the next state if h were 0; with gates, if T were 0; of a plain sub-layer x."""
         coefficients = self.rule.coefficients(x)
         u = self.rule.read(x, coefficients)
         if self.carry_gate is not None:
@@ -194,6 +189,9 @@ class _End(Configured):
         build_rule(input_shape)  # of which they read the number of features
         self.rule.built = True
         build_inner(self, (self.rule, self.norm), input_shape)
+        slots = self.rule.slots if self.is_last else None
+        axes = {-2: slots, -1: input_shape[-1]}
+        self.input_spec = keras.layers.InputSpec(min_ndim=3 if slots else 2, axes=axes)
 
 
 @keras.saving.register_keras_serializable("zoo")
