@@ -32,7 +32,6 @@ RUNTIMES = {"backend": "", "onnx": "ONNX Runtime", "litert": "LiteRT"}  # "": th
 NAMES = ("cifar_resnet", "he_resnet", "highway_mnist", "highway_cifar", "highway_mlp", "resnet50")
 NAMES += ("highway_resnet50", "simplified_residual_net", "transformer_lm", "wide_resnet")
 TURNS = 5  # ours
-FREE = 64  # ours: size of an axis that may have any
 KEY = ("network", "runtime", "hardware")  # of a row
 Key = TypeVar("Key", bound=Hashable)
 
@@ -85,7 +84,7 @@ def milliseconds(openers: Mapping[Key, Callable], rounds: int) -> dict[Key, floa
 def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, Any]]:
     """Return a row for each runtime; one to which the network cannot be exported has none."""
     model = load_model(name) if name.endswith(".keras") else zoo.create_model(name)
-    shape = [size or FREE for size in model.inputs[0].shape[1:]]
+    shape = [size or 64 for size in model.inputs[0].shape[1:]]  # ours, where any size will do
     x = np.zeros((1, *shape), keras.backend.standardize_dtype(model.inputs[0].dtype))
     found = {}
     with tempfile.TemporaryDirectory() as folder:

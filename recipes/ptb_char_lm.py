@@ -33,7 +33,7 @@ from zoo.datasets.download import DownloadError
 from zoo.export import writers
 from zoo.io import replace
 from zoo.recipes.experiment import Artifact, Claim, Experiment, Settings, main, plots, setting
-from zoo.recipes.experiment.definitions import Control
+from zoo.recipes.experiment.definitions import Control, contrast
 from zoo.recipes.experiment.networks import fit, history_of
 
 VARIANTS = ("plain", "residual", "t_only", "c_only", "coupled", "full")
@@ -50,7 +50,6 @@ CARRY_GATES = ("c_only", "coupled", "full")  # the forms with a multiplicative c
 SOFTMAX_BFLOAT16 = "softmax_bfloat16"  # a precision beside the dtype policies
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class CharLM(Settings):
     """Settings of the language model; the defaults are those of Kim et al.'s main.lua."""
 
@@ -85,9 +84,9 @@ class CharLM(Settings):
     words: int = setting(30, "Number of words to generate.")
 
     def __post_init__(self) -> None:
-        if not self.variant or len({*self.variant}) < len(self.variant):
+        if len({*self.variant}) < len(self.variant):
             text = ",".join(self.variant)
-            raise ValueError(f"Expected one or more different forms. Received: --variant {text!r}")
+            raise ValueError(f"Expected different forms. Received: --variant {text!r}")
 
 
 SCALES = {
@@ -220,8 +219,7 @@ def fit_and_score(settings, run, corpus, model, folder, resume):
     callbacks = [perplexity, halve, progress, best]
     options = {"epochs": settings.epochs, "resume": resume, "track": [halve, best]}
     fit(run.devices, model, x, y, settings.batch, callbacks=callbacks, **options)
-    history = history_of(resume)
-    return save(settings, corpus, model, best, history, folder)
+    return save(settings, corpus, model, best, history_of(resume), folder)
 
 
 def save(settings, corpus, model, best, history, folder):
@@ -285,20 +283,15 @@ def perplexities_of(seeds, variant):
 
 
 def table1a(seeds):
-    """Return a row a form: test perplexity, its deviation over seeds, and the paper's."""
-    rows = []
+    """Yield a row a form: test perplexity, its deviation over seeds, and the paper's."""
     for variant in seeds[0]["variants"]:
-        values = perplexities_of(seeds, variant)
-        rows.append(
-            {
-                "variant": variant,
-                "size": seeds[0]["size"],
-                **plots.over_seeds("test perplexity", values),
-                "paper": PAPER.get((seeds[0]["size"], variant), ""),
-                "unigram baseline": round(seeds[0]["unigram_perplexity"], 1),
-            }
-        )
-    return rows
+        yield {
+            "variant": variant,
+            "size": seeds[0]["size"],
+            **plots.over_seeds("test perplexity", perplexities_of(seeds, variant)),
+            "paper": PAPER.get((seeds[0]["size"], variant), ""),
+            "unigram baseline": round(seeds[0]["unigram_perplexity"], 1),
+        }
 
 
 def order(seeds):
@@ -331,10 +324,10 @@ def gain_of_carry_gates(one):
     return percent(worst, min(values[v] for v in VARIANTS if v not in CARRY_GATES))
 
 
-def gain(one, variant, other):
+def gain(one, pair):
     """Return by how many % the perplexity of a form is lower than another's."""
     values = perplexities(one)
-    return percent(values[variant], values[other])
+    return percent(*(values[variant] for variant in pair))
 
 
 def spread(one):
@@ -359,8 +352,7 @@ CLAIMS = (
         name="G6",
         statement="The perplexity of the residual form is close to that of a plain layer.",
         quantity="test perplexity, residual below plain, in %",
-        value=lambda one: gain(one, "residual", "plain"),
-        control=Control("coupled below plain", lambda one: gain(one, "coupled", "plain")),
+        **contrast(gain, ("residual", "plain"), ("coupled", "plain"), "coupled below plain"),
         at_least=-5,
         at_most=5,
         changed=f"{HISTORY}. The difference had no sign, so that noise counted as one",
@@ -370,8 +362,7 @@ CLAIMS = (
         section="Table 1a; no sentence of the paper",
         statement="A transform gate alone is better than the residual form.",
         quantity="test perplexity, t_only below residual, in %",
-        value=lambda one: gain(one, "t_only", "residual"),
-        control=Control("residual below plain", lambda one: gain(one, "residual", "plain")),
+        **contrast(gain, ("t_only", "residual"), ("residual", "plain"), "residual below plain"),
         at_least=5,
         changed=HISTORY,
     ),

@@ -23,14 +23,13 @@ experiment that fails does not stop the others.
 """
 
 import dataclasses
+import functools
 import itertools
 import sys
 from collections.abc import Sequence
 
 from zoo.recipes.experiment import catalog, command_line, pages, store
 from zoo.recipes.experiment.definitions import LOOKS, Claim, Experiment
-
-COMMANDS = "list", "report", "claims"
 
 
 def main(words: Sequence[str]) -> int:
@@ -42,7 +41,7 @@ def main(words: Sequence[str]) -> int:
     if is_help and command == "claims" and names:
         names = [experiment.name for experiment, _ in catalog.claims(names)]
         return command_line.run_flags([*dict.fromkeys(names)], flags)
-    if command == "help" or (command in COMMANDS and is_help):
+    if command == "help" or (command in ("list", "report", "claims") and is_help):
         print(__doc__)
         return 0 if is_help else command_line.UNUSABLE
     if flags and command in ("list", "report"):
@@ -68,22 +67,16 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
     plans = command_line.plans_of([*itertools.chain(*needed)], flags)
     if not plans[0].options.resume:
         raise ValueError("`claims` only adds what is missing. Received: --noresume")
-    failed = []
-    for (experiment, claim), experiments in zip(chosen, needed, strict=True):
+
+    def run_one(experiment, claim, experiments):
         try:
             run_claim(experiment, claim, experiments, flags)
-        except (*command_line.FAILURES, KeyError) as error:
-            if len(chosen) == 1 and isinstance(error, KeyError):
-                raise ValueError(
-                    f"These settings do not measure {claim.name}: no {error}"
-                ) from error
-            if len(chosen) == 1:
-                raise
-            command_line.report_failure(claim.name, error)
-            failed.append(claim.name)
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return int(bool(failed))
+        except KeyError as error:
+            raise ValueError(f"These settings do not measure {claim.name}: no {error}") from error
+
+    pairs = zip(chosen, needed, strict=True)
+    commands = {one[1].name: functools.partial(run_one, *one, need) for one, need in pairs}
+    return command_line.run_each(commands)
 
 
 def run_claim(

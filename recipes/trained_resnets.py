@@ -6,7 +6,6 @@ The weights are resnet20, 32, 44 and 56 of the public repository akamaster/pytor
 --scale trained, where seed 0 is the network of 20 layers, 1 of 32, 2 of 44, 3 of 56.
 """
 
-import dataclasses
 import math
 import pathlib
 import types
@@ -22,7 +21,6 @@ DEPTHS = (20, 32, 44, 56)  # by seed
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels / 255; trainer.py
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained(ImageSelection):
     """Settings of an experiment with trained networks."""
 
@@ -106,9 +104,7 @@ def arrays(state):
 def load(depth, folder):
     """Return `zoo.he_resnet(depth)` with the weights of the file resnetDEPTH*.th in a folder.
 
-    Raises:
-        ValueError: if there is no such file, or it is of another network.
-        ImportError: if PyTorch, which reads it, is not installed.
+    Errors are those of `state_of`, and ValueError if the file is of another network.
     """
     weights = arrays(state_of(depth, folder))
     model = zoo.he_resnet(depth)

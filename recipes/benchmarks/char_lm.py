@@ -116,8 +116,7 @@ def keras_peer(config, table, num_characters):
         return table[x].reshape(-1, STEPS, slots), y.reshape(-1, STEPS)
 
     def train(x, y):
-        history = model.fit(*examples(x, y), BATCH, verbose=0, shuffle=False)
-        return history.history["loss"][0]
+        return model.fit(*examples(x, y), BATCH, verbose=0, shuffle=False).history["loss"][0]
 
     def evaluate(x, y):
         return float(np.exp(model.evaluate(*examples(x, y), BATCH, verbose=0)))

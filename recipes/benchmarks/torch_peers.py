@@ -86,8 +86,7 @@ class Preactivated(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(filters)
         self.conv1, self.conv2 = conv(channels, filters, 3, stride), conv(filters, filters)
-        same = channels == filters
-        self.shortcut = nn.Identity() if same else conv(channels, filters, 1, stride)
+        self.shortcut = conv(channels, filters, 1, stride) if channels != filters else nn.Identity()
 
     def forward(self, x):
         """Return the block's output."""

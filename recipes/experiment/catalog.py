@@ -18,35 +18,30 @@ TITLES = {
     "pruning": "Depth pruning",
 }
 OURS = ("league", "pruning")  # no paper's: their claims are on pages once they are measured
-EXPERIMENTS = {  # module below zoo.recipes, by name
-    "srivastava2015/depth_search": "srivastava2015.depth_search",
-    "srivastava2015/gates": "srivastava2015.gates",
-    "srivastava2015/gates_cifar": "srivastava2015.gates",
-    "srivastava2015/thousand_layers": "srivastava2015.thousand_layers",
-    "srivastava2015/table1": "srivastava2015.convolutional",
-    "srivastava2015/table2": "srivastava2015.convolutional",
-    "srivastava2015/table3": "srivastava2015.convolutional",
-    "greff2017/lesions": "greff2017.lesions",
-    "greff2017/char_lm": "ptb_char_lm",
-    "greff2017/table1a": "ptb_char_lm",
-    "greff2017/imagenet": "greff2017.imagenet",
-    **{
-        f"jastrzebski2018/refinement{model}{data}": "jastrzebski2018.refinement"
+MODULES = {  # below zoo.recipes, with the names of their experiments
+    "srivastava2015.depth_search": ["srivastava2015/depth_search"],
+    "srivastava2015.gates": ["srivastava2015/gates", "srivastava2015/gates_cifar"],
+    "srivastava2015.thousand_layers": ["srivastava2015/thousand_layers"],
+    "srivastava2015.convolutional": [f"srivastava2015/table{number}" for number in (1, 2, 3)],
+    "greff2017.lesions": ["greff2017/lesions"],
+    "ptb_char_lm": ["greff2017/char_lm", "greff2017/table1a"],
+    "greff2017.imagenet": ["greff2017/imagenet"],
+    "jastrzebski2018.refinement": [
+        f"jastrzebski2018/refinement{model}{data}"
         for data in ("", "_cifar100")
         for model in ("", "_single_representation_resnet", "_avg_pooling_resnet", "_wide_resnet")
-    },
-    "jastrzebski2018/sharing": "jastrzebski2018.sharing",
-    "yutomasi2019/divergence": "yutomasi2019.divergence",
-    "yutomasi2019/plain_vs_residual": "yutomasi2019.plain_vs_residual",
-    "yutomasi2019/starts": "yutomasi2019.plain_vs_residual",
-    "yutomasi2019/noise_stability": "yutomasi2019.noise_stability",
-    "yutomasi2019/trivial_dominance": "yutomasi2019.trivial_dominance",
-    "league/rates": "league.rules",
-    "league/rules": "league.rules",
-    "league/ramp": "league.ramp",
-    "pruning/depth": "pruning.depth",
-    "pruning/transformer": "pruning.transformer",
+    ],
+    "jastrzebski2018.sharing": ["jastrzebski2018/sharing"],
+    "yutomasi2019.divergence": ["yutomasi2019/divergence"],
+    "yutomasi2019.plain_vs_residual": ["yutomasi2019/plain_vs_residual", "yutomasi2019/starts"],
+    "yutomasi2019.noise_stability": ["yutomasi2019/noise_stability"],
+    "yutomasi2019.trivial_dominance": ["yutomasi2019/trivial_dominance"],
+    "league.rules": ["league/rates", "league/rules"],
+    "league.ramp": ["league/ramp"],
+    "pruning.depth": ["pruning/depth"],
+    "pruning.transformer": ["pruning/transformer"],
 }
+EXPERIMENTS = {name: module for module, names in MODULES.items() for name in names}
 OTHERS = {  # what no experiment measures
     "srivastava2015/fig5": "Fig. 1 again, in the longer version",
     "greff2017/fig4": "of another paper, Chu et al. (2017): patches that a unit prefers; not made",
@@ -66,8 +61,10 @@ def module(name: str) -> types.ModuleType:
 
 
 def load(name: str) -> Experiment:
-    """Return an experiment by its name."""
-    return next(one for one in module(name).EXPERIMENTS if one.name == name)
+    """Return an experiment by its name: its module's `EXPERIMENT`, or one of its `EXPERIMENTS`."""
+    found = module(name)
+    several = getattr(found, "EXPERIMENTS", ())
+    return next((one for one in several if one.name == name), None) or found.EXPERIMENT
 
 
 def load_all() -> list[Experiment]:
@@ -85,8 +82,8 @@ def _match(pattern):
         return [*EXPERIMENTS]
     if pattern in EXPERIMENTS:
         return [pattern]
-    if pattern in EXPERIMENTS.values():  # of `python recipes/ptb_char_lm.py`: its first experiment
-        return [next(name for name, module in EXPERIMENTS.items() if module == pattern)]
+    if pattern in MODULES:  # of `python recipes/ptb_char_lm.py`: its first experiment
+        return MODULES[pattern][:1]
     if pattern in OTHERS:
         raise ValueError(f"{pattern}: {OTHERS[pattern]}; nothing is measured.")
     made_by: dict[str, list[str]] = {}

@@ -35,8 +35,7 @@ def load_characters(run: Run, limit: int | None) -> Characters:
 
 def of_corpus(corpus: text.Corpus, limit: int | None = None) -> Characters:
     """Return the characters of a corpus, of validation and test text the first `limit`."""
-    words = corpus.vocabulary
-    parts = [words.decode(ids) for ids in (corpus.train, corpus.valid, corpus.test)]
+    parts = [corpus.vocabulary.decode(ids) for ids in (corpus.train, corpus.valid, corpus.test)]
     known = {character: i for i, character in enumerate(sorted({*"".join(parts)}))}
     train, *others = [np.array([known[c] for c in part], "int32") for part in parts]
     validation, test = (part[:limit] for part in others)

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import keras
@@ -26,7 +26,6 @@ from zoo.recipes.experiment.definitions import Experiment, Settings, difference,
 from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.experiment.run import Options, Run, digest
 
-INTERRUPTED = 128 + signal.SIGINT
 UNUSABLE = 2  # exit status of an invalid command line
 HELP = {"--help", "-h", "--helpfull"}
 FAILURES = ValueError, OSError, DownloadError, DivergenceError, ImportError  # without traceback
@@ -49,7 +48,7 @@ def guarded(command: Any) -> int | str:
     except KeyboardInterrupt:
         text = "Run the same command again, without --noresume, to resume."
         print(f"\n{script}: interrupted. {text}", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + signal.SIGINT
     except flags.Error as error:
         print(f"{script}: {error}. See --help.", file=sys.stderr)
         return UNUSABLE
@@ -74,26 +73,25 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
         for experiment in experiments:
             print(help_of(experiment))
         return 0
-    plans = plans_of(experiments, words)
+    return run_each({plan.experiment.name: plan.run for plan in plans_of(experiments, words)})
+
+
+def run_each(commands: Mapping[str, Callable[[], Any]]) -> int:
+    """Run commands by name, of which one that fails stops no other; return 1 if one failed."""
     failed = []
-    for plan in plans:
+    for name, command in commands.items():
         try:
-            plan.run()
+            command()
         except FAILURES as error:
-            if len(plans) == 1:
+            if len(commands) == 1:
                 raise
-            report_failure(plan.experiment.name, error)
-            failed.append(plan.experiment.name)
+            print(f"{name}: {error}", file=sys.stderr)
+            if os.environ.get("ZOO_TRACEBACK"):
+                traceback.print_exception(error)
+            failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))
-
-
-def report_failure(name: str, error: Exception) -> None:
-    """Print the error of an experiment or claim that does not stop the others."""
-    print(f"{name}: {error}", file=sys.stderr)
-    if os.environ.get("ZOO_TRACEBACK"):
-        traceback.print_exception(error)
 
 
 def plans_of(experiments: Sequence[Experiment], words: Sequence[str]) -> list["Plan"]:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
 from scipy import stats
@@ -33,9 +33,10 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of any experiment; a subclass adds its own as fields made by `setting`.
+    """Settings of any experiment; a subclass, a dataclass too, adds fields made by `setting`.
 
     A check in `__post_init__` raises ValueError, which ends a command before any work is lost. A
     claim is measured with the numbers of seeds in `LOOKS`, until it `is_settled` or `most_seeds`
@@ -45,8 +46,10 @@ class Settings:
     most_seeds: ClassVar[int] = max(LOOKS)
     precision: str = setting("float32", "Dtype policy of the layers.", PRECISIONS)
 
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
 class ImageSelection(Settings):
     """Settings of an experiment with images, which may not train."""
 
@@ -56,7 +59,6 @@ class ImageSelection(Settings):
     batch: int = setting(100, "Images in a batch.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageSettings(ImageSelection):
     """Settings of an experiment that trains classifiers of images."""
 
@@ -92,8 +94,8 @@ class Artifact:
     Attributes:
         name: Its name in the paper, such as "fig2" or "table1a".
         title: Noun phrase for what is shown.
-        make: From the measurements of all seeds to a matplotlib `Figure`, or to the rows of a
-            table, dictionaries with the same keys. A column "paper" has the paper's number.
+        make: From the measurements of all seeds to a matplotlib `Figure`, or to an iterable of a
+            table's rows, dictionaries with the same keys. A column "paper" has the paper's number.
     """
 
     name: str
@@ -157,6 +159,12 @@ def against_untrained(value: Callable[..., float]) -> dict[str, Any]:
         return value(*(one["untrained"] for one in networks))
 
     return {"value": value, "control": Control("the untrained network", of_untrained)}
+
+
+def contrast(value: Callable[..., float], case: Any, other: Any, other_text: str) -> dict[str, Any]:
+    """Return the fields `value` and `control` of a claim: `value(one, case)` of two cases."""
+    control = Control(other_text, lambda one: value(one, other))
+    return {"value": lambda one: value(one, case), "control": control}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

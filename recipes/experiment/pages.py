@@ -13,7 +13,7 @@ import pathlib
 import re
 import shutil
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -30,7 +30,6 @@ DOCS = ROOT / "docs"
 MARK = "<!-- written by `make results` -->"  # begins, and may end, the generated part of a page
 NUMBER = re.compile(r"(<!--(\w+)\.(\w+)-->).*?<!--/-->")  # in a page: claim, kind
 THEN = ", then "  # between the facts of records that were joined
-IN_COSTS = ("data", "backend", "hardware")  # of a run's facts
 IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "parameters", "size")
 
 
@@ -45,15 +44,17 @@ def draw(
 ) -> dict[Artifact, Any]:
     """Write all tables and figures of an experiment as NAME.csv and NAME.png, and return them.
 
-    One whose function returns None is left out: these runs do not have its numbers.
+    One whose function returns None, or no rows, is left out: these runs do not have its numbers.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    made = {one: one.make(measured) for one in experiment.artifacts}
-    for artifact, shown in made.items():
+    made: dict[Artifact, Any] = {}
+    for artifact in experiment.artifacts:
+        shown = artifact.make(measured)
         if isinstance(shown, Figure):
             plots.save(shown, folder / f"{artifact.name}.png")
-        elif shown:
+        elif shown := [*(shown or ())]:
             _write_text(folder / f"{artifact.name}.csv", csv_text(shown))
+        made[artifact] = shown
     return made
 
 
@@ -170,27 +171,23 @@ def _distinct(facts, key):
 
 def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a claim's record with other seeds on record, of the same settings and backend."""
-    for known in load_claims():
-        is_same = all(known[name] == row[name] for name in ("backend", "data"))
-        is_same = is_same and sorted(known["deviations"]) == sorted(row["deviations"])
-        if _key(known) != _key(row):
-            continue
-        if not is_same:
-            print(f"{claim.name}: replaces seeds {known['seeds']}, of other data or settings")
-            break
-        pairs = dict(sorted({**_by_seed(known), **_by_seed(row)}.items()))
-        values, controls = zip(*pairs.values(), strict=True)
-        kept = len(pairs) - len(row["seeds"])
-        if kept == 0:
-            break
-        return {
-            **row,
-            **_decision(claim, values, controls),
-            "seeds": [*pairs],
-            **{key: _joined(known[key], row[key]) for key in ("command", "commit", "hardware")},
-            "seconds": round(known["seconds"] * kept / len(known["seeds"]) + row["seconds"], 1),
-        }
-    return {**row}
+    known = next((one for one in load_claims() if _key(one) == _key(row)), row)
+    is_same = all(known[name] == row[name] for name in ("backend", "data"))
+    if not is_same or sorted(known["deviations"]) != sorted(row["deviations"]):
+        print(f"{claim.name}: replaces seeds {known['seeds']}, of other data or settings")
+        return {**row}
+    pairs = dict(sorted({**_by_seed(known), **_by_seed(row)}.items()))
+    kept = len(pairs) - len(row["seeds"])
+    if kept == 0:
+        return {**row}
+    values, controls = zip(*pairs.values(), strict=True)
+    return {
+        **row,
+        **_decision(claim, values, controls),
+        "seeds": [*pairs],
+        **{key: _joined(known[key], row[key]) for key in ("command", "commit", "hardware")},
+        "seconds": round(known["seconds"] * kept / len(known["seeds"]) + row["seconds"], 1),
+    }
 
 
 def _by_seed(row):
@@ -250,34 +247,31 @@ def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
             for row in rows
             if _key(row)[:3] == today
         }
-        if _is_ours(experiment) and not own:
-            continue
-        found.append(
-            Decided(experiment, claim, [own[scale] for scale in experiment.scales if scale in own])
-        )
+        if own or not _is_ours(experiment):
+            ordered = [own[scale] for scale in experiment.scales if scale in own]
+            found.append(Decided(experiment, claim, ordered))
     return found
 
 
-def listing(patterns: Sequence[str] = ()) -> list[str]:
-    """Return a line for each experiment, followed by lines for its tables, figures and claims."""
+def listing(patterns: Sequence[str] = ()) -> Iterator[str]:
+    """Yield a line for each experiment, followed by lines for its tables, figures and claims."""
     names = catalog.find(patterns) if patterns else [*catalog.EXPERIMENTS]
     verdicts = {claim.name: "not measured" for _, claim in catalog.claims()}
     verdicts |= {one.claim.name: one.verdict for one in decided(load_claims())}
     nothing = "nothing"
     if not RESULTS.exists():
         nothing, verdicts = "not in the wheel", dict.fromkeys(verdicts, "see docs/claims.md")
-    lines = []
     for experiment in map(catalog.load, names):
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
         kept = ", ".join(f"{scale}: {count} seeds" for scale, count in counts.items() if count)
-        lines.append(f"{experiment.name}  (on record: {kept or nothing})")
-        lines += [f"    {experiment.paper}/{a.name:12} {a.title}" for a in experiment.artifacts]
+        yield f"{experiment.name}  (on record: {kept or nothing})"
+        for artifact in experiment.artifacts:
+            yield f"    {experiment.paper}/{artifact.name:12} {artifact.title}"
         if experiment.claims:
             claims = [f"{c.name} ({verdicts[c.name]})" for c in experiment.claims]
-            lines.append(f"    claims {', '.join(claims)}")
+            yield f"    claims {', '.join(claims)}"
     if not patterns:
-        lines += [f"{name}  {text}" for name, text in catalog.OTHERS.items()]
-    return lines
+        yield from (f"{name}  {text}" for name, text in catalog.OTHERS.items())
 
 
 def report() -> None:
@@ -348,22 +342,19 @@ def claims_table(
     """
     tested = [one for one in claims if one.verdict in ("shown", "contradicted")]
     p_values = definitions.holm([one.claim.p_value(one.rows[-1]["values"]) for one in tested])
-    marked = {one.claim.name for one, p in zip(tested, p_values, strict=True) if p > 0.05}
-    lines = []
-    for one in filter(is_wanted, claims):
-        name = one.claim.name
-        for row in one.rows or [{}]:
-            mark = "\\*" if name in marked and row is one.rows[-1] else ""
-            lines.append(
-                {
-                    "claim": f"{name} {one.claim.statement}",
-                    "scale": row.get("scale", ""),
-                    "verdict": f"**{row.get('verdict', 'not measured')}**{mark}",
-                    "measured": measured_text(row) if row else "",
-                    "criterion": one.claim.limits,
-                    "control": measured_text(row["control"]) if row else "",
-                }
-            )
+    marked = [one.rows[-1] for one, p in zip(tested, p_values, strict=True) if p > 0.05]
+    lines = [
+        {
+            "claim": f"{one.claim.name} {one.claim.statement}",
+            "scale": row.get("scale", ""),
+            "verdict": f"**{row.get('verdict', 'not measured')}**" + "\\*" * (row in marked),
+            "measured": measured_text(row) if row else "",
+            "criterion": one.claim.limits,
+            "control": measured_text(row["control"]) if row else "",
+        }
+        for one in filter(is_wanted, claims)
+        for row in one.rows or [{}]
+    ]
     return "\n".join(markdown_table(lines))
 
 
@@ -423,7 +414,7 @@ def _costs():
             if facts:
                 minutes = [one["seconds"] / 60 for one in facts]
                 ends = dict.fromkeys(f"{limit(minutes):.0f}" for limit in (min, max))
-                shared = {key: _distinct(facts, key) for key in IN_COSTS}
+                shared = {key: _distinct(facts, key) for key in ("data", "backend", "hardware")}
                 about = {"experiment": f"{experiment.name}, {scale}", "seeds": len(facts)}
                 rows.append({**about, "minutes a seed": " to ".join(ends), **shared})
     return markdown_table(rows)
@@ -522,14 +513,13 @@ def weights_page() -> str:
 def weights_rows() -> list[dict[str, Any]]:
     """Return a row for each set of published weights."""
     shown = ("builder", "parameters", "metric", "value", "examples", "trained", "paper", "size")
-    cards = weights.read_cards().items()
     return [
         {
             "name": name,
             "data": facts["data"].get("images", facts["data"]["name"]),
             **{key: facts[key] for key in shown},
         }
-        for name, facts in cards
+        for name, facts in weights.read_cards().items()
     ]
 
 

@@ -16,9 +16,6 @@ Row = Mapping[str, Any]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe, Ito
 LINES = ("-", "--", ":", "-.")
 MARKERS = ".sx^+dv"
-MOST_MARKERS = 20  # of one line
-PLAIN = 1000  # range of a logarithmic axis below which its labels are numbers, not powers of ten
-DPI = 200
 
 
 def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
@@ -102,7 +99,7 @@ def _draw_line(axis, points, style, repeated, is_log):
         band = unscale(means - deviations), unscale(means + deviations)
         axis.fill_between([*values], *band, color=style["color"], alpha=0.2, linewidth=0)
         points = [*zip(values, unscale(means), strict=True)]
-    every = -(-len(points) // MOST_MARKERS)  # more would hide the line and its style
+    every = -(-len(points) // 20)  # more markers would hide the line and its style
     axis.plot(*zip(*points, strict=True), markevery=every, **style)
 
 
@@ -120,7 +117,7 @@ def _set_scales(axis, x, y, log, rows):
     if y in log:
         axis.set_yscale("log")
         low, high = axis.get_ylim()
-        if high < PLAIN * low:
+        if high < 1000 * low:  # labels are numbers, not powers of ten
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     if x in log:
@@ -182,7 +179,7 @@ def new(width: float = 5.0, height: float = 3.0, **grid: Any) -> tuple:
 
 def save(figure: Figure, path: pathlib.Path) -> None:
     """Write a figure as PNG."""
-    replace(path, lambda temporary: figure.savefig(temporary, format="png", dpi=DPI))
+    replace(path, lambda temporary: figure.savefig(temporary, format="png", dpi=200))
 
 
 def learning_curve(

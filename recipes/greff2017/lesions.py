@@ -18,7 +18,6 @@ takes 110 layers on CIFAR-10, and for the plain network 20, because deep plain n
 network cannot be left out, either, as nothing else has their output's shape.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -30,20 +29,17 @@ from zoo import callbacks
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
-from zoo.recipes.experiment.definitions import Control
+from zoo.recipes.experiment.definitions import Control, contrast
 from zoo.recipes.experiment.networks import fb_resnet_sgd
-from zoo.recipes.greff2017.imagenet import HALF_OF_RANDOM
+from zoo.recipes.greff2017.imagenet import HALF_OF_RANDOM, number_of_blocks
 from zoo.recipes.jastrzebski2018 import training
 
 NETWORKS = ("residual", "plain")
-SWAPS = (1, 2, 4, 8, 16, 32)  # of two blocks of a stage
-REPEATS = 5  # random orders of each kind
 TOLERATED = 5  # points of accuracy; ours
 DISORDER = 0.8  # Kendall's tau at which orders are compared; ours: about one swap of 54 blocks
 WIDTH = 0.1  # standard deviation of the weights of orders near it; ours
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Lesions(training.Miniature):
     """Settings of the miniature, and of the study of lesions."""
 
@@ -51,7 +47,6 @@ class Lesions(training.Miniature):
     probe_examples: int | None = setting(1000, "Test images to measure on; none: all.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FullLesions(ImageSettings):
     """Settings of the study at the size of Veit et al."""
 
@@ -91,8 +86,7 @@ def measure(settings, run):
     if isinstance(settings, trained_resnets.Trained):
         network = trained_resnets.open_network(settings, run)
         untrained = study_untrained(network.untrained, network.data)
-        residual = study("residual", network.model, network.data)
-        return {"residual": residual, "untrained": untrained}
+        return {"residual": study("residual", network.model, network.data), "untrained": untrained}
     measured = dict.fromkeys(settings.networks)
     for name in settings.networks:
         network = prepare(settings, run, name)
@@ -130,8 +124,9 @@ def intervene(run, model, data, batch, name):
     progress = callbacks.PassProgress(f"lesions of {name}", len(data[0]))
     single = callbacks.lesions(model, data, progress=progress, **options)
     progress = callbacks.PassProgress(f"shuffles of {name}", len(data[0]))
-    options |= {"repeats": REPEATS, "seed": run.seed, "progress": progress}
-    orders = callbacks.shuffles(model, data, SWAPS, **options)
+    options |= {"repeats": 5, "seed": run.seed, "progress": progress}
+    swaps = 1, 2, 4, 8, 16, 32  # of two blocks of a stage
+    orders = callbacks.shuffles(model, data, swaps, **options)
     probes = [callbacks.IntermediateAccuracy()]
     if name != "plain":
         probes.append(callbacks.ResidualMean())
@@ -158,11 +153,6 @@ def columns(table, probe):
     }
 
 
-def model_of(one):
-    """Return a name of a seed's networks, which at the scale "trained" differ by seed."""
-    return f"{len(next(iter(one.values()))['blocks'])} blocks"
-
-
 def section2(seeds):
     """Draw accuracy and loss without each block."""
     means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
@@ -176,7 +166,7 @@ def section2(seeds):
             for row, at in zip(rows, order, strict=True):  # a plain network has fewer blocks
                 yield {**row, "index": places[facts["blocks"][at]]}
 
-    rows = plots.with_seeds(seeds, rows_of, model_of)
+    rows = plots.with_seeds(seeds, rows_of, number_of_blocks)
     marks = []
     for network in seeds[0] if "seed" in rows[0] else ():
         for key, mean in means.items():
@@ -194,11 +184,11 @@ def section2(seeds):
 def section4_4(seeds):
     """Draw the test error of each order of the blocks over its Kendall tau, and means by swaps."""
     figure, axis = plots.new(6.0, 3.3)
-    several = len({*map(model_of, seeds)}) > 1
+    several = len({*map(number_of_blocks, seeds)}) > 1
     groups = {}
     for one in seeds:
         for network, facts in one.items():
-            name = f"{model_of(one)}, {network}" if several else network
+            name = f"{number_of_blocks(one)}, {network}" if several else network
             groups.setdefault(name, []).append(facts["shuffled"])
     for index, (name, facts) in enumerate(groups.items()):
         color = plots.COLORS[index % len(plots.COLORS)]
@@ -216,7 +206,7 @@ def section4_4(seeds):
     return figure
 
 
-def spared_percent(one, network="residual"):
+def spared_percent(one, network):
     """Return the share of blocks that can be left out for `TOLERATED` points of accuracy."""
     whole, *without = one[network]["without_a_block"]["accuracy"]
     return 100 * float(np.mean(np.array(without) >= whole - TOLERATED / 100))
@@ -229,7 +219,7 @@ def smoothness(one, network="residual"):
     return float(np.nan_to_num(tau))
 
 
-def cost_of_disorder(one, network="residual"):
+def cost_of_disorder(one, network):
     """Return the test error that orders of tau `DISORDER` add, in points.
 
     It is that of a line fitted to all orders, whose weights fall with the distance from this tau as
@@ -242,16 +232,16 @@ def cost_of_disorder(one, network="residual"):
     return float(np.polyfit(distance, added, 1, w=roots)[1])
 
 
-def residual_mean(one, network="residual"):
+def residual_mean(one, network):
     """Return |E[F]| over the root mean square of F, mean over blocks."""
     return float(np.mean(one[network]["relative_residual_mean"]))
 
 
-def control(measure, network="plain"):
-    """Return the control by another network, NaN where there is none: at the scale "trained"."""
-    return Control(
-        f"the {network} network",
-        lambda one: measure(one, network) if network in one else math.nan,
+def against_plain(measure):
+    """Return a claim's fields, whose control is NaN without a plain network: scale "trained"."""
+    return contrast(
+        lambda one, network: measure(one, network) if network in one else math.nan,
+        *("residual", "plain", "the plain network"),
     )
 
 
@@ -260,33 +250,32 @@ HISTORY = (
     "followed a result on record (0dcb1f7: G3 66.7 %); then the miniature was cut twice, from 25 "
     "epochs and 10,000 shifted images to 16 and 5,000. The control is new"
 )
+of_veit = functools.partial(
+    Claim, section="sections 2 and 4.4, after Veit et al. (2016)", figure="section4.4"
+)
 CLAIMS = (
     Claim(
         name="G1b",
         section="sections 3.2 and 4.2, equation 9",
         statement="Branches have a mean near zero even where none ends in normalization.",
         quantity="norm of E[F] over the root mean square of F, pre-activation, mean over blocks",
-        value=residual_mean,
-        control=control(residual_mean, "untrained"),
+        **contrast(residual_mean, "residual", "untrained", "the untrained network"),
         at_most=HALF_OF_RANDOM,
         figure="section2",
         changed="new beside G1 and G9, in which a ReLU after the sum and a normalization decide; "
         "the bound is half of the 0.56 of random weights after a ReLU",
     ),
-    Claim(
+    of_veit(
         name="G3",
-        section="sections 2 and 4.4, after Veit et al. (2016)",
         statement="Most blocks of a residual network can be left out, one at a time.",
         quantity="share of the blocks without which it keeps its test accuracy to 5 points, in %",
-        value=spared_percent,
-        control=control(spared_percent),
+        **against_plain(spared_percent),
         at_least=50,
         figure="section2",
         changed=f"{HISTORY}; an untrained network is none, as it has no accuracy to lose",
     ),
-    Claim(
+    of_veit(
         name="G4",
-        section="sections 2 and 4.4, after Veit et al. (2016)",
         statement="The error rises smoothly with the disorder of a stage's blocks.",
         quantity="Kendall's correlation of the order's tau and the test accuracy, over 30 orders",
         value=smoothness,
@@ -295,18 +284,15 @@ CLAIMS = (
             lambda one: max(smoothness(one, name) for name in one if name != "residual"),
         ),
         at_least=0.4,
-        figure="section4.4",
         changed=f"{HISTORY}. Equal accuracies had counted as falling ones: tau-b now",
     ),
-    Claim(
+    of_veit(
         name="G4b",
         section="section 2, after Veit et al. (2016)",
         statement="Many orders of a stage's blocks increase the error only a little.",
         quantity="test error that orders of Kendall's tau 0.8 add, in points",
-        value=cost_of_disorder,
-        control=control(cost_of_disorder),
+        **against_plain(cost_of_disorder),
         at_most=10,
-        figure="section4.4",
         changed=f"{HISTORY}. It was the median error that a swap in each stage adds (at most 10, "
         "too), which disorders nine blocks (tau about 0.6) more than the 54 of Veit et al.",
         reason="the first stage: a swap in the second stage alone costs 0 to 1.2 points (medians "
@@ -314,17 +300,15 @@ CLAIMS = (
     ),
 )
 BOTH = "residual and plain"
-EXPERIMENTS = (
-    Experiment(
-        name="greff2017/lesions",
-        scales=SCALES,
-        measure=measure,
-        artifacts=[
-            Artifact("section2", f"accuracy without blocks, {BOTH}", section2),
-            Artifact("section4.4", f"accuracy with blocks in another order, {BOTH}", section4_4),
-        ],
-        claims=CLAIMS,
-    ),
+EXPERIMENT = Experiment(
+    name="greff2017/lesions",
+    scales=SCALES,
+    measure=measure,
+    artifacts=[
+        Artifact("section2", f"accuracy without blocks, {BOTH}", section2),
+        Artifact("section4.4", f"accuracy with blocks in another order, {BOTH}", section4_4),
+    ],
+    claims=CLAIMS,
 )
 
 if __name__ == "__main__":

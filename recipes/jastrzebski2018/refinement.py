@@ -28,7 +28,7 @@ from zoo import callbacks
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSelection, main, plots, setting
-from zoo.recipes.experiment.definitions import Control, against_untrained
+from zoo.recipes.experiment.definitions import Control, against_untrained, contrast
 from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage, of_blocks
 
@@ -41,7 +41,6 @@ FACTORS = (  # of repetitions; ours: the paper gives none
 UNROLLED = ("cosine_loss", "cosine_loss_block", "l2_ratio")  # probes of repetitions
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Study(ImageSelection):
     """Settings of the study of any network."""
 
@@ -51,21 +50,18 @@ class Study(ImageSelection):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Refinement(training.Paper, Study):
     """Settings of the study of a network of the paper."""
 
     model: str = setting("cifar_resnet", "Network to train and inspect; section 4.", MODELS)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Miniature(training.Miniature, Study):
     """Settings of the study of the miniature."""
 
     probe_examples: int | None = setting(2000, "Images of each split to probe; none: all.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained(trained_resnets.Trained, Study):
     """Settings of the study of a network that others trained."""
 
@@ -117,8 +113,7 @@ def prepare(settings, run):
     name = settings.model
     arguments = {"depth": settings.depth} if name == "cifar_resnet" else {}
     build = functools.partial(zoo.create_model, name, **arguments)
-    full_name = f"{name}{settings.depth}" if arguments else name
-    return training.prepare(settings, run, full_name, build)
+    return training.prepare(settings, run, f"{name}{arguments.get('depth', '')}", build)
 
 
 def probe(model, split, data, sought):
@@ -134,7 +129,6 @@ def probe(model, split, data, sought):
     lesions = callbacks.lesions(model, data, batch_size=BATCH, progress=progress)
     accuracies = lesions.values("lesion_accuracy")
     return {
-        "examples": len(data[0]),
         "accuracy": accuracies.pop(None),
         "lesion_accuracy": np.array([*accuracies.values()]),
         "cosine_loss": of_blocks(table, "cosine_loss"),
@@ -281,18 +275,15 @@ def cosine_of_high_blocks(one):
     return float(cosines[middle:].mean() - cosines[:middle].mean())
 
 
-def generator_of(one):
-    """Return a random generator that the values of a seed select."""
-    return np.random.default_rng(zlib.crc32(one["in_training"]["l2_ratio"].tobytes()))
-
-
-def rise_of_ratio(one, random=None):
+def rise_of_ratio(one, is_random):
     """Return Kendall's correlation of the last stage's mean l2 ratio and the epoch.
 
-    With a random generator, of the epochs in random order, mean over 100 orders.
+    If `is_random`, of the epochs in random order, which a seed's values select, mean of 100 orders.
     """
-    means = one["in_training"]["l2_ratio"].mean(axis=1)
-    orders = [means] if random is None else [random.permutation(means) for _ in range(100)]
+    ratios = one["in_training"]["l2_ratio"]
+    means = ratios.mean(axis=1)
+    random = np.random.default_rng(zlib.crc32(ratios.tobytes()))
+    orders = [random.permutation(means) for _ in range(100)] if is_random else [means]
     return float(np.mean([stats.kendalltau(range(len(o)), o).statistic for o in orders]))
 
 
@@ -312,12 +303,15 @@ def borderline_percent(one):
     return 100 * float(gains[0] / gains[1]) if gains[1] > 0 else float("nan")
 
 
-def loss_by_unrolling(losses):
-    """Return the training loss after all repetitions over that before."""
-    return float(losses[-1] / losses[0])
+def loss_by_unrolling(one, block):
+    """Return the training loss after all repetitions, scaled, of a block over that before."""
+    found = one["unrolled"]
+    of_last = found["training_loss"][f"{found['scale']}"]
+    losses = of_last if block == "last" else found["other_block"]
+    return losses[-1] / losses[0]
 
 
-def gain_by_unrolling(one, scaling="scaled"):
+def gain_by_unrolling(one, scaling):
     """Return the accuracy that borderline examples gain by the repetitions, in points."""
     accuracies = one["unrolled"][scaling]["test"]["groups"]["borderline"]["accuracy"]
     return 100 * float(accuracies[-1] - accuracies[0])
@@ -326,6 +320,11 @@ def gain_by_unrolling(one, scaling="scaled"):
 def repetitions(one, scaling):
     """Return the cosine losses of the repetitions on test images, by the early readout."""
     return one["unrolled"][scaling]["test"]["cosine_loss_block"][-one["unrolled"]["times"] :]
+
+
+def largest_cosine(one, scaling):
+    """Return the largest cosine loss of the repetitions."""
+    return float(repetitions(one, scaling).max())
 
 
 def negative_repetitions(one, scaling):
@@ -348,9 +347,7 @@ CLAIMS = (
         name="J1",
         statement="The cosine of a block's branch and the loss's gradient is negative.",
         quantity="share of the blocks whose cosine loss on test images is negative, in %",
-        **against_untrained(
-            lambda one: 100 * float(np.mean(one["blocks"]["test"]["cosine_loss"] < 0))
-        ),
+        **against_untrained(lambda one: 100 * np.mean(one["blocks"]["test"]["cosine_loss"] < 0)),
         at_least=90,
     ),
     of_fig4(
@@ -365,9 +362,7 @@ CLAIMS = (
         section="section 4.2, Fig. 2",
         statement="High blocks change the representation little.",
         quantity="mean l2 ratio of the last five blocks on test images",
-        **against_untrained(
-            lambda one: float(one["blocks"]["test"]["l2_ratio"][-LAST_BLOCKS:].mean())
-        ),
+        **against_untrained(lambda one: one["blocks"]["test"]["l2_ratio"][-LAST_BLOCKS:].mean()),
         at_most=0.5,
         figure="fig2",
         changed=f"{NEW_CONTROL}. Untrained networks have 0.195 to 0.202 (an audit), as a sum of "
@@ -378,10 +373,7 @@ CLAIMS = (
         section="appendix C, Fig. 14",
         statement="The l2 ratio of the last stage's blocks rises in training.",
         quantity="Kendall's correlation of the last stage's mean l2 ratio and the epoch",
-        value=rise_of_ratio,
-        control=Control(
-            "epochs in random order", lambda one: rise_of_ratio(one, generator_of(one))
-        ),
+        **contrast(rise_of_ratio, False, True, "epochs in random order"),
         at_least=0.33,  # two of three pairs of epochs rise
         figure="fig14",
         changed=f"{NEW_CONTROL}. The ratio after the last epoch over after the first, at least 1, "
@@ -422,12 +414,8 @@ CLAIMS = (
         name="J6",
         statement="Repeating the last block, scaled, lowers the training loss.",
         quantity="training loss after 20 repetitions over before",
-        value=lambda one: loss_by_unrolling(
-            one["unrolled"]["training_loss"][f"{one['unrolled']['scale']}"]
-        ),
-        control=Control(
-            "the first block repeated, by the same scale",
-            lambda one: loss_by_unrolling(one["unrolled"]["other_block"]),
+        **contrast(
+            loss_by_unrolling, "last", "first", "the first block repeated, by the same scale"
         ),
         at_most=0.95,
         ratio=True,
@@ -438,10 +426,7 @@ CLAIMS = (
         statement="Repeating the last block, scaled, corrects borderline examples.",
         quantity="accuracy of borderline test examples after 20 repetitions minus before, in "
         "points",
-        value=gain_by_unrolling,
-        control=Control(
-            "the last block repeated unscaled", lambda one: gain_by_unrolling(one, "unscaled")
-        ),
+        **contrast(gain_by_unrolling, "scaled", "unscaled", "the last block repeated unscaled"),
         at_least=5,
         changed=SMALLER,
     ),
@@ -449,11 +434,7 @@ CLAIMS = (
         name="J7",
         statement="With f scaled, the cosine loss of every repetition is negative.",
         quantity="largest cosine loss of 20 scaled repetitions, by the early readout's gradient",
-        value=lambda one: float(repetitions(one, "scaled").max()),
-        control=Control(
-            "the last block repeated unscaled",
-            lambda one: float(repetitions(one, "unscaled").max()),
-        ),
+        **contrast(largest_cosine, "scaled", "unscaled", "the last block repeated unscaled"),
         at_most=0,
         changed=f"{SMALLER}. The share of negative cosines, at least 95 %, was 100 % of every "
         "seed, so that its interval had no width",
@@ -463,10 +444,7 @@ CLAIMS = (
         statement="Without scaling, the cosine loss is negative for the first repetitions only.",
         quantity="first repetitions with a negative cosine loss, of 20 (the paper: 2), by the "
         "early readout's gradient",
-        value=lambda one: negative_repetitions(one, "unscaled"),
-        control=Control(
-            "the last block repeated scaled", lambda one: negative_repetitions(one, "scaled")
-        ),
+        **contrast(negative_repetitions, "unscaled", "scaled", "the last block repeated scaled"),
         at_least=1,
         at_most=10,
         changed=f"{SMALLER}. At most 10 alone, none would have passed. The gradient is that of "

@@ -30,7 +30,7 @@ from zoo.applications.cifar_resnet import SHARE, UNSHARED
 from zoo.datasets import preprocessing
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
-from zoo.recipes.experiment.definitions import Control
+from zoo.recipes.experiment.definitions import contrast
 from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, of_blocks
@@ -48,7 +48,6 @@ RATIO = "gradient_norm_first_to_last_stage"
 AVERAGES = ("initial averages", "batch statistics")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharing(training.Paper):
     """Settings of the trainings of the paper."""
 
@@ -56,7 +55,6 @@ class Sharing(training.Paper):
     networks: tuple[str, ...] = setting(tuple(NETWORKS), "Networks to train.", [*NETWORKS])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Miniature(ImageSettings):
     """Settings of the networks before training, and of the small ones; ours."""
 
@@ -109,8 +107,7 @@ def study_small(settings, run, name):
     options = {"tested": 1000, "shared": shared, **identity}
     network = training.prepare_small(settings, run, f"{name}-sharing", stages, **options)
     network.train()
-    evaluated = run.part(f"{name}-evaluated", evaluate, network)
-    return start, {**curves(network.history), **evaluated}
+    return start, curves(network.history) | run.part(f"{name}-evaluated", evaluate, network)
 
 
 def at_start(settings, run, name):
@@ -247,6 +244,11 @@ def accuracy(one, network):
     return float(one["trained"][network]["test_accuracy"][-1])
 
 
+def gain(one, network):
+    """Return the test accuracy of a trained network minus that without sharing, in points."""
+    return accuracy(one, network) - accuracy(one, "unshared")
+
+
 def lost_in_evaluation(one, network):
     """Return the accuracy on training images, training minus evaluation mode, in points."""
     trained = one["trained"][network]
@@ -270,8 +272,7 @@ CLAIMS = (
         statement="With naive sharing activations explode before training.",
         quantity="growth of the activation norm through 110 layers of naive sharing over that "
         "through ResNet-38, the smaller one of two: by initial moving averages and by batches",
-        value=lambda one: growth(one, "naive"),
-        control=Control(UBN, lambda one: growth(one, "ubn")),
+        **contrast(growth, "naive", "ubn", UBN),
         at_least=10,
         changed="it depends on the averages, so that one claim takes both. J8 and J10c (UBN "
         "prevents the explosion: now the control) were written for the batch's statistics; five "
@@ -288,8 +289,7 @@ CLAIMS = (
         statement="Naive sharing has a larger ratio of gradient norms between stages.",
         quantity="gradient norm of the first stage over the last before training, naive sharing "
         "over ResNet-38",
-        value=lambda one: gradient_growth(one, "naive"),
-        control=Control(UBN, lambda one: gradient_growth(one, "ubn")),
+        **contrast(gradient_growth, "naive", "ubn", UBN),
         at_least=2,
         changed=NEW,
     ),
@@ -298,8 +298,7 @@ CLAIMS = (
         section="section 4.5, Fig. 8",
         statement="Naive sharing fails by its shared moving averages (the paper: it overfits).",
         quantity="accuracy on training images, training minus evaluation mode, in points",
-        value=lambda one: lost_in_evaluation(one, "naive"),
-        control=Control("no sharing", lambda one: lost_in_evaluation(one, "unshared")),
+        **contrast(lost_in_evaluation, "naive", "unshared", "no sharing"),
         at_least=5,
         changed="the label and the measure: it was training minus test accuracy, called "
         "overfitting, but training images in evaluation mode are as wrong as test images",
@@ -309,10 +308,7 @@ CLAIMS = (
         section="section 4.5, Table 1",
         statement="With unshared normalization (UBN) sharing does as well as no sharing.",
         quantity="test accuracy minus that without sharing, in points",
-        value=lambda one: accuracy(one, "ubn") - accuracy(one, "unshared"),
-        control=Control(
-            "naive sharing", lambda one: accuracy(one, "naive") - accuracy(one, "unshared")
-        ),
+        **contrast(gain, "ubn", "naive", "naive sharing"),
         at_least=-1,
         changed=NEW,
     ),
@@ -322,8 +318,7 @@ CLAIMS = (
         statement="Of UBN's parts, unsharing the statistics matters most.",
         quantity="share of UBN's gain in test accuracy over naive sharing that one part alone "
         "has, in %",
-        value=lambda one: repair(one, "statistics"),
-        control=Control("unshared gamma and beta alone", lambda one: repair(one, "affine")),
+        **contrast(repair, "statistics", "affine", "unshared gamma and beta alone"),
         at_least=50,
         changed=f"{NEW}: one more network. As in J9, the gain is that shared averages "
         "fail in evaluation, not that the network overfits",
@@ -343,22 +338,18 @@ FIGURES = (  # name, title, function and its first arguments
     ),
     ("fig19", "the probes of naive sharing", probes_figure, "naive"),
 )
-EXPERIMENTS = (
-    Experiment(
-        name="jastrzebski2018/sharing",
-        scales=SCALES,
-        measure=measure,
-        artifacts=[
-            *(Artifact(name, title, functools.partial(*make)) for name, title, *make in FIGURES),
-            training.table1(
-                lambda one: [f["network"] for f in one["trained"].values() if f.get("network")]
-            ),
-        ],
-        claims=CLAIMS,
-        deviations=[
-            "gamma starts at 0.1 in the shared blocks only: the paper does not say in which"
-        ],
-    ),
+EXPERIMENT = Experiment(
+    name="jastrzebski2018/sharing",
+    scales=SCALES,
+    measure=measure,
+    artifacts=[
+        *(Artifact(name, title, functools.partial(*make)) for name, title, *make in FIGURES),
+        training.table1(
+            lambda one: [f["network"] for f in one["trained"].values() if f.get("network")]
+        ),
+    ],
+    claims=CLAIMS,
+    deviations=["gamma starts at 0.1 in the shared blocks only: the paper does not say in which"],
 )
 
 if __name__ == "__main__":

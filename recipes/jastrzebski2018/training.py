@@ -1,6 +1,5 @@
 """Trainings of Jastrzebski et al. (2018), of a miniature of ResNet-110, and Table 1."""
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -40,7 +39,6 @@ ERRORS = {  # Table 1: training and test error in %, CIFAR-10's and CIFAR-100's,
     },
 }
 MEASURED_ERRORS = ("training_error", "test_error")
-GRADIENT_IMAGES = 2000  # training images whose gradients are measured after each epoch; ours
 IN_TRAINING = ("intermediate_accuracy", "cosine_loss_block", "l2_ratio")
 LABELS = {  # of probes, in figures
     "loss": "loss in nats",
@@ -59,7 +57,6 @@ DEVIATIONS = (
 SMALL = "a small network; rates 0.1, 0.01 and 0.001, no weight decay, no shifts"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Paper(ImageSettings):
     """Settings of a training of the paper."""
 
@@ -80,7 +77,6 @@ class Paper(ImageSettings):
             raise ValueError(f"Expected {expected}. Received: {self.depth}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Miniature(ImageSettings):
     """Settings of a miniature of ResNet-110; ours.
 
@@ -117,12 +113,10 @@ def prepare_small(settings, run, name, stages, tested, variant="residual", share
     run.deviations.append(SMALL)
     options = {"top": {"name": variant}, "variant": variant, "shared": shared, "momentum": MOMENTUM}
     build = functools.partial(preactivated, stages[0][0], stages, **options, **data.sizes)
-
-    def optimizer(iterations):
-        rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)(iterations)
-        return keras.optimizers.SGD(rate, momentum=0.9)
-
-    return run.network(name, settings, data, build, optimizer, **identity)
+    rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)
+    return run.network(
+        name, settings, data, build, lambda n: keras.optimizers.SGD(rate(n), 0.9), **identity
+    )
 
 
 def train_miniature(network):
@@ -148,13 +142,10 @@ def prepare(settings, run, name, build):
     run.deviations += DEVIATIONS
     schedule = piecewise(*SCHEDULES[settings.schedule])
     decay = {"decay": DECAY, "last_decay": DECAY, "bias_rate": 1.0}
-
-    def optimizer(iterations):
-        return CaffeSGD(schedule(iterations), momentum=0.9, nesterov=False, **decay)
-
+    sgd = functools.partial(CaffeSGD, momentum=0.9, nesterov=False, **decay)
     probing = {"probe_examples": settings.probe_examples, "probe_every": settings.probe_every}
     make = functools.partial(build, **data.sizes)
-    return run.network(name, settings, data, make, optimizer, **probing)
+    return run.network(name, settings, data, make, lambda n: sgd(schedule(n)), **probing)
 
 
 def examples(network, count, seed):
@@ -174,7 +165,7 @@ def train(settings, network, splits):
     every = settings.probe_every
     path = network.folder / "training.csv"
     on_test = callbacks.RunProbes(probes(), splits["test"], every, BATCH, path=path)
-    few = tuple(array[:GRADIENT_IMAGES] for array in splits["train"])
+    few = tuple(array[:2000] for array in splits["train"])  # ours
     path = network.folder / "gradients.csv"
     norms = callbacks.RunProbes([callbacks.GradientNorm()], few, every, BATCH, path=path)
     network.train([on_test, norms])
@@ -224,8 +215,7 @@ def errors(network, kind, depth):
     """Return a network's errors and parameters, and those of Table 1 on these data."""
     data = network.data.images.name
     paper = ERRORS.get(kind, {}).get(depth, ())
-    by_data = {"CIFAR-10": paper[:2], "CIFAR-100": paper[2:]}
-    on_train, on_test = by_data.get(data) or (None, None)
+    on_train, on_test = {"CIFAR-10": paper[:2], "CIFAR-100": paper[2:]}.get(data) or (None, None)
     return {
         "network": network.name,
         "data": data,
@@ -247,11 +237,9 @@ def table1(networks_of):
         found = {}
         for one in itertools.chain.from_iterable(map(networks_of, seeds)):
             found.setdefault(one["network"], []).append(one)
-        rows = []
         for same in found.values():
             means = {key: np.mean([one[key] for one in same]) for key in MEASURED_ERRORS}
             shown = {key: round(float(x), 3) if x == x else "" for key, x in means.items()}
-            rows.append({**same[0], **shown})
-        return rows
+            yield {**same[0], **shown}
 
     return Artifact("table1", "CIFAR errors and parameters", make)

@@ -21,7 +21,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -33,7 +33,7 @@ import zoo
 from zoo import callbacks
 from zoo.layers.rules import Streams
 from zoo.recipes import experiment
-from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, pages, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting
 from zoo.recipes.experiment.characters import (
     Characters,
     check_test_text,
@@ -41,7 +41,7 @@ from zoo.recipes.experiment.characters import (
     random_examples,
     windows,
 )
-from zoo.recipes.experiment.definitions import holm
+from zoo.recipes.experiment.definitions import contrast, holm
 
 ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
     "pre": {},
@@ -73,7 +73,6 @@ MINIATURE = (  # those that claims read, and "pre_more"
 )
 SAME_RATE = {"pre_again": "pre", "pre_more": "pre"}
 MORE = {"pre_more": 1.05}  # ours: multiply-adds over those of "pre"; of other entries 1
-PROBED = 256  # ours: examples of the test text that probes and lesions see
 DEEP = {"width": 32, "depth": 32, "heads": 2}  # ours: 64 sub-layers
 MATCHES = ("operations", "parameters", "none")
 DRAWN = ("pre", "post", "keel", "lns", "mhc", "attnres", "coupled")
@@ -85,10 +84,8 @@ PROBES = {  # of `looked_into`, with the axes of their figure
 }
 VERDICTS = ("better", "worse", "equal", "not told apart")
 EQUAL = 0.01  # nats per character; ours
-OTHER_SEED = 1_000_000  # added to the seed of the initial values of "pre_again"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes(experiment.Settings):
     """Settings of the networks of the league and of their training."""
 
@@ -100,7 +97,6 @@ class Sizes(experiment.Settings):
     updates: int = setting(1600, "Number of updates.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Sizes):
     """Settings of the league."""
 
@@ -116,7 +112,6 @@ class Settings(Sizes):
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 
     def __post_init__(self) -> None:
-        """Check the rates and the length of the test text."""
         check_test_text(self.test_characters, self.steps)
         if not self.rates or min(self.rates) <= 0 or sorted({*self.rates}) != [*self.rates]:
             raise ValueError(f"Expected rising, positive rates. Received: {self.rates}")
@@ -146,7 +141,7 @@ def network(
     name: str, settings: Sizes, vocabulary: int, hidden: int | None = None, seed: int = 0
 ) -> keras.Model:
     """Return an entry's network; `hidden` is the feed-forward size, None: 4 times the width."""
-    seed += OTHER_SEED * (name == "pre_again")
+    seed += 1_000_000 * (name == "pre_again")
     sizes = {key: getattr(settings, key) for key in ("steps", "width", "depth", "heads")}
     return zoo.transformer_lm(vocabulary, hidden=hidden, **sizes, **ENTRIES[name], seed=seed)
 
@@ -200,8 +195,7 @@ def train(
     )
     count = settings.updates * settings.batch
     examples = random_examples(data.train, settings.steps, count, run.seed)
-    history = fit(model, settings, schedule, examples)
-    losses = {"train": history.history["loss"][0]}
+    losses = {"train": fit(model, settings, schedule, examples).history["loss"][0]}
     for part in ("validation", "test"):
         examples = windows(getattr(data, part), settings.steps)
         losses[part] = float(model.evaluate(*examples, batch_size=256, verbose=0))
@@ -210,7 +204,7 @@ def train(
         losses = dict.fromkeys(losses, data.unigram_loss)
     found = zoo.graph.cost(model)
     print(f"{name}, rate {rate:g}: validation loss {losses['validation']:.4f}", flush=True)
-    x, y = (part[:PROBED] for part in windows(data.test, settings.steps))
+    x, y = (part[:256] for part in windows(data.test, settings.steps))  # probed; ours
     return {
         **losses,
         **(looked_into(model, x, y) if probed else {}),
@@ -411,15 +405,13 @@ def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]
     return best
 
 
-def rates_table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row an entry: the mean validation loss at each rate."""
+def rates_table(seeds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a row an entry: the mean validation loss at each rate."""
     losses = mean_losses(seeds)
     rates = sorted({*itertools.chain(*losses.values())})
-    rows = []
     for name, known in losses.items():
         cells = {f"{rate:g}": round(known[rate], 4) if rate in known else "" for rate in rates}
-        rows.append({"entry": name, **cells})
-    return rows
+        yield {"entry": name, **cells}
 
 
 def loss_above(one: dict[str, Any], name: str, other: str = "pre") -> float:
@@ -463,25 +455,21 @@ def differences(seeds: list[dict[str, Any]]) -> dict[str, Difference]:
     return dict(sorted(found.items(), key=lambda pair: pair[1].mean))
 
 
-def table(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row an entry: costs, test loss, and its difference from that of "pre"."""
+def table(seeds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a row an entry: costs, test loss, and its difference from that of "pre"."""
     found = differences(seeds)
-    rows = []
     for name in ("pre", *found):
         first = seeds[0][name]
         above = found.get(name)
-        rows.append(
-            {
-                "entry": name,
-                **{key: first[key] for key in ("rate", "hidden", "parameters")},
-                "multiply-adds": first["operations"],
-                **plots.over_seeds("test loss", [one[name]["test"] for one in seeds]),
-                "above pre": f"{above.mean:+.4f} ± {above.half:.4f}" if above else "",
-                "verdict": above.verdict if above else "",
-                "diverged": sum(one[name]["diverged"] for one in seeds),
-            }
-        )
-    return rows
+        yield {
+            "entry": name,
+            **{key: first[key] for key in ("rate", "hidden", "parameters")},
+            "multiply-adds": first["operations"],
+            **plots.over_seeds("test loss", [one[name]["test"] for one in seeds]),
+            "above pre": f"{above.mean:+.4f} ± {above.half:.4f}" if above else "",
+            "verdict": above.verdict if above else "",
+            "diverged": sum(one[name]["diverged"] for one in seeds),
+        }
 
 
 def ranking(seeds: list[dict[str, Any]]) -> Any:
@@ -544,8 +532,7 @@ def claim(
         section=section,
         statement=statement,
         quantity=quantity,
-        value=functools.partial(value, name=entry),
-        control=Control(CONTROLS.get(control, control), functools.partial(value, name=control)),
+        **contrast(value, entry, control, CONTROLS.get(control, control)),
         **{"figure": "ranking", **fields},
     )
 

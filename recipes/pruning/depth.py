@@ -9,11 +9,10 @@ Each smaller network is trained on the same batches. The latency is that of one 
 Runtime, with seed 0 also in LiteRT and in the backend.
 """
 
-import dataclasses
 import functools
 import importlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -27,7 +26,8 @@ from zoo.datasets.preprocessing import Preprocessing
 from zoo.export import FORMATS, writers
 from zoo.graph import cost, find_blocks, prune_blocks
 from zoo.recipes import experiment, latency, trained_resnets
-from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
+from zoo.recipes.experiment.definitions import contrast
 
 SCORES = {
     "plan": "blocks, depth_plan",
@@ -47,7 +47,6 @@ LATENCIES = {"milliseconds": "ONNX Runtime, ms", "litert": "LiteRT, ms", "backen
 LOSS = "sparse_categorical_crossentropy"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(experiment.ImageSelection):
     """Settings of the comparison."""
 
@@ -101,14 +100,13 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
             for method in METHODS:
                 removed = tuple(sorted(order.get(method, [method])[:count]))
                 if removed not in by_plan:
-                    smaller = functools.partial(case.smaller, method, removed, count)
-                    by_plan[removed] = run.part(f"{name}/{keep:g}/{method}", smaller)
+                    part = f"{name}/{keep:g}/{method}"
+                    by_plan[removed] = run.part(part, case.smaller, method, removed, count)
                 by_method[method] = by_plan[removed]
-        times = functools.partial(case.latencies, found)
-        found["milliseconds"] = run.part(f"{name}/latency", functools.partial(times, "onnx"))
+        found["milliseconds"] = run.part(f"{name}/latency", case.latencies, found, "onnx")
         for runtime in () if run.seed else settings.runtimes:
-            part = functools.partial(times, runtime)
-            found[runtime] = run.part(f"{name}/latency-{runtime}", part)
+            part = f"{name}/latency-{runtime}"
+            found[runtime] = run.part(part, case.latencies, found, runtime)
         measured[name] = found
     return measured
 
@@ -210,8 +208,7 @@ class Case:
         schedule = keras.optimizers.schedules.CosineDecay(
             settings.rate, settings.epochs * len(batches)
         )
-        optimizer = keras.optimizers.SGD(schedule, momentum=0.9)
-        model.compile(optimizer, LOSS, metrics=["accuracy"])
+        model.compile(keras.optimizers.SGD(schedule, momentum=0.9), LOSS, metrics=["accuracy"])
         unhealed = self.accuracy(model)
         zoo.fast(model).fit(
             batches, epochs=settings.epochs, callbacks=[Epochs(batches)], shuffle=False, verbose=0
@@ -296,9 +293,8 @@ def relative_latency(
 relative_to_fastest = functools.partial(relative_latency, peers=("channels", "channels8"))
 
 
-def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return accuracy, multiply-adds and latency by network, share and method."""
-    rows = []
+def table(seeds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield accuracy, multiply-adds and latency by network, share and method."""
     timed = {key for one in seeds for network in one.values() for key in network}
     labels = {key: label for key, label in LATENCIES.items() if key in timed}
     for name, network in seeds[0].items():
@@ -316,8 +312,7 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 for key, label in labels.items():
                     times = [one[key][share].get(method) for one in networks if key in one]
                     row[label] = round(statistics.median(times), 3) if any(times) else ""
-                rows.append(row)
-    return rows
+                yield row
 
 
 def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
@@ -347,49 +342,42 @@ PER_ADD = (
 )
 
 
-def claim(name: str, statement: str, quantity: str, value: Any, control: str, **limits) -> Claim:
-    """Return a claim on plans, whose control is another method."""
-    return Claim(
-        name=name,
-        section="criterion ours",
-        statement=statement,
-        quantity=quantity,
-        value=functools.partial(value, method="plan"),
-        control=Control(METHODS[control], functools.partial(value, method=control)),
-        figure="accuracy",
-        **limits,
-    )
-
-
+claim = functools.partial(Claim, section="criterion ours", figure="accuracy")
 CLAIMS = (
-    claim("P1", "Plans of depth_plan are at least as accurate as those by other scores.",
-          "accuracy after healing minus that of the best other score, in points",
-          above_scores, "random", at_least=-0.25),
-    claim("P2", "Fewer blocks are at least as accurate as fewer channels at the same latency.",
-          "accuracy after healing minus that of fewer channels as fast, in points",
-          above_channels, "random", at_least=-0.25, changed=ALONE),
-    claim("P3", "At equal multiply-adds, fewer blocks are faster than fewer channels.",
-          "milliseconds a multiply-add in ONNX Runtime, fewer blocks over fewer channels",
-          relative_latency, "channels8", ratio=True, at_most=0.95, changed=f"{ALONE}. {PER_ADD}"),
-    claim("P3b", "At equal multiply-adds, fewer blocks are faster than either pruning of channels.",
-          "milliseconds a multiply-add in ONNX Runtime, fewer blocks over the fastest of fewer "
-          "channels",
-          relative_to_fastest, "channels8", ratio=True, at_most=0.85,
+    claim(name="P1",
+          statement="Plans of depth_plan are at least as accurate as those by other scores.",
+          quantity="accuracy after healing minus that of the best other score, in points",
+          **contrast(above_scores, "plan", "random", METHODS["random"]), at_least=-0.25),
+    claim(name="P2",
+          statement="Fewer blocks are at least as accurate as fewer channels at the same latency.",
+          quantity="accuracy after healing minus that of fewer channels as fast, in points",
+          **contrast(above_channels, "plan", "random", METHODS["random"]), at_least=-0.25,
+          changed=ALONE),
+    claim(name="P3",
+          statement="At equal multiply-adds, fewer blocks are faster than fewer channels.",
+          quantity="milliseconds a multiply-add in ONNX Runtime, fewer blocks over fewer channels",
+          **contrast(relative_latency, "plan", "channels8", METHODS["channels8"]),
+          ratio=True, at_most=0.95, changed=f"{ALONE}. {PER_ADD}"),
+    claim(name="P3b",
+          statement="At equal multiply-adds, fewer blocks are faster than either pruning of "
+          "channels.",
+          quantity="milliseconds a multiply-add in ONNX Runtime, fewer blocks over the fastest of "
+          "fewer channels",
+          **contrast(relative_to_fastest, "plan", "channels8", METHODS["channels8"]),
+          ratio=True, at_most=0.85,
           changed="written for seeds 5 to 7, after 0 to 4 of P3, whose control met its limit. "
           f"{PER_ADD}"),
 )  # fmt: skip
-EXPERIMENTS = (
-    Experiment(
-        name="pruning/depth",
-        scales=SCALES,
-        measure=measure,
-        artifacts=[
-            Artifact("healed", "Accuracy without blocks or channels", table),
-            Artifact("accuracy", "Accuracy after healing by multiply-adds", figure),
-        ],
-        claims=CLAIMS,
-        seeds=(0, 1, 2, 3, 4),
-    ),
+EXPERIMENT = Experiment(
+    name="pruning/depth",
+    scales=SCALES,
+    measure=measure,
+    artifacts=[
+        Artifact("healed", "Accuracy without blocks or channels", table),
+        Artifact("accuracy", "Accuracy after healing by multiply-adds", figure),
+    ],
+    claims=CLAIMS,
+    seeds=(0, 1, 2, 3, 4),
 )
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ examples. The peer is optipfair 0.4.2, which removes the last layers unless told
 a score: 1 minus the cosine of a layer's input and output.
 """
 
-import dataclasses
 import functools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -21,13 +20,14 @@ import zoo
 from zoo import callbacks
 from zoo.graph import cost, find_blocks, inline, prune_blocks
 from zoo.recipes import experiment
-from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.experiment.characters import (
     check_test_text,
     load_characters,
     random_examples,
     windows,
 )
+from zoo.recipes.experiment.definitions import contrast
 
 METHODS = {
     "plan": "layers, depth_plan",
@@ -39,7 +39,6 @@ METHODS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(experiment.Settings):
     """Settings of the comparison; all are ours."""
 
@@ -59,7 +58,6 @@ class Settings(experiment.Settings):
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 
     def __post_init__(self) -> None:
-        """Check the length of the test text."""
         check_test_text(self.test_characters, self.steps)
 
 
@@ -102,8 +100,7 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
         for method in METHODS:
             removed = tuple(sorted(case.removed(order[method], count)))
             if removed not in by_plan:
-                smaller = functools.partial(case.smaller, method, removed)
-                by_plan[removed] = run.part(f"{keep:g}/{method}", smaller)
+                by_plan[removed] = run.part(f"{keep:g}/{method}", case.smaller, method, removed)
             by_method[method] = by_plan[removed]
     return measured
 
@@ -206,8 +203,8 @@ class Case:
         if order[0] in self.halves:
             return [name for layer in order[:count] for name in self.halves[layer]]
         allowed = self.share(self.removed([*self.halves], count))
-        counts = range(1, len(order) + 1)
-        return next(order[:n] for n in counts if self.share(order[:n]) <= allowed)
+        starts = (order[:count] for count in range(1, len(order) + 1))
+        return next(start for start in starts if self.share(start) <= allowed)
 
     def share(self, removed: Sequence[str]) -> float:
         """Return the share of the multiply-adds that is left without some half-layers."""
@@ -241,27 +238,19 @@ def above(one: Mapping[str, Any], method: str, others: Sequence[str]) -> float:
     )
 
 
-def table(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return losses and multiply-adds by share and method."""
+def table(seeds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield losses and multiply-adds by share and method."""
     intact = plots.over_seeds("loss", [one["intact"]["loss"] for one in seeds])
-    rows: list[dict[str, Any]] = [
-        {"removed": "nothing", "multiply-adds, %": 100.0, "unhealed": intact["loss"], **intact}
-    ]
+    yield {"removed": "nothing", "multiply-adds, %": 100.0, "unhealed": intact["loss"], **intact}
     for share in (key for key in seeds[0] if key != "intact"):
         for method, label in METHODS.items():
             same = [one[share][method] for one in seeds]
-            operations, unhealed = (
-                statistics.fmean(v[key] for v in same) for key in ("operations", "unhealed")
-            )
-            rows.append(
-                {
-                    "removed": label,
-                    "multiply-adds, %": round(100 * operations, 1),
-                    "unhealed": round(unhealed, 4),
-                    **plots.over_seeds("loss", [v["loss"] for v in same]),
-                }
-            )
-    return rows
+            yield {
+                "removed": label,
+                "multiply-adds, %": round(100 * statistics.fmean(v["operations"] for v in same), 1),
+                "unhealed": round(statistics.fmean(v["unhealed"] for v in same), 4),
+                **plots.over_seeds("loss", [v["loss"] for v in same]),
+            }
 
 
 def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
@@ -282,14 +271,12 @@ def claim(
     name: str, statement: str, quantity: str, method: str, others: Sequence[str], at_most: float
 ) -> Claim:
     """Return a claim on a method beside others, whose control is random layers in its place."""
-    value = functools.partial(above, others=others)
     return Claim(
         name=name,
         section="criterion ours",
         statement=statement,
         quantity=f"test loss after healing, {quantity}, nats per character",
-        value=functools.partial(value, method=method),
-        control=Control(METHODS["random"], functools.partial(value, method="random")),
+        **contrast(functools.partial(above, others=others), method, "random", METHODS["random"]),
         at_most=at_most,
         figure="loss",
     )
@@ -304,18 +291,16 @@ CLAIMS = (
     claim("P6", "At equal multiply-adds, removing half-layers is better than removing layers.",
           "half-layers minus layers, both by depth_plan", "halves", ("plan",), -0.005),
 )  # fmt: skip
-EXPERIMENTS = (
-    Experiment(
-        name="pruning/transformer",
-        scales=SCALES,
-        measure=measure,
-        artifacts=[
-            Artifact("healed", "Test loss without layers, nats per character", table),
-            Artifact("loss", "Test loss after healing by multiply-adds", figure),
-        ],
-        claims=CLAIMS,
-        seeds=(0, 1, 2, 3, 4),
-    ),
+EXPERIMENT = Experiment(
+    name="pruning/transformer",
+    scales=SCALES,
+    measure=measure,
+    artifacts=[
+        Artifact("healed", "Test loss without layers, nats per character", table),
+        Artifact("loss", "Test loss after healing by multiply-adds", figure),
+    ],
+    claims=CLAIMS,
+    seeds=(0, 1, 2, 3, 4),
 )
 
 if __name__ == "__main__":

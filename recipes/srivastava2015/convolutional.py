@@ -36,7 +36,6 @@ PAPER = {  # test accuracy in %, and mean and deviation of the paper's runs
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(experiment.ImageSettings):
     """Settings of the convolutional highway networks."""
 
@@ -95,24 +94,20 @@ def measure(settings, run):
 
 
 def table(seeds):
-    """Return a row a network: test accuracies of the last epoch beside the paper's."""
-    rows = []
+    """Yield a row a network: test accuracies of the last epoch beside the paper's."""
     for name, first in seeds[0].items():
         last = [one[name]["accuracy_by_epoch"][-1] for one in seeds]
         paper, mean, deviation = PAPER.get((name, first["data"]), (None, "", ""))
-        rows.append(
-            {
-                "network": name,
-                "data": first["data"],
-                "parameters": first["parameters"],
-                **plots.over_seeds("accuracy", last),
-                "best": round(float(np.max(last)), 3),
-                "paper": paper,
-                "paper's mean": mean,
-                "paper's deviation": deviation,
-            }
-        )
-    return rows
+        yield {
+            "network": name,
+            "data": first["data"],
+            "parameters": first["parameters"],
+            **plots.over_seeds("accuracy", last),
+            "best": round(float(np.max(last)), 3),
+            "paper": paper,
+            "paper's mean": mean,
+            "paper's deviation": deviation,
+        }
 
 
 S11 = Claim(

@@ -12,7 +12,6 @@ full_plain and full_residual have 6 n + 2 layers, two normalized convolutions a 
 finds the networks that another one trained with the same settings.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -36,7 +35,6 @@ from zoo.regularizers import FACTOR, penalize
 SIMPLE = ("plain", "residual", "transferred", "dominant", "dominant_kaiming")
 CONVOLUTIONAL = SIMPLE[:3]  # the blocks of the others are no full convolutions
 FULL = ("full_plain", "full_residual")
-RISK_IMAGES = 10_000  # at most: of the risk after each epoch; ours
 TRANSFERRED = "the plain network that starts equal to the residual one"  # a control
 DEPTHS_CHANGED = (  # `Claim.changed` of claims on several depths
     "after three seeds on record with 20 and 56 layers: the residual network of 56 layers and seed "
@@ -50,7 +48,6 @@ CHOICES = (  # deviations and assumptions of all experiments with trained networ
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Training(ImageSettings):
     """Settings of a training.
 
@@ -71,7 +68,6 @@ class Training(ImageSettings):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Networks(Training):
     """Settings of the training of several networks."""
 
@@ -221,7 +217,7 @@ def train(network):
     """Train a network; measure the risk after each epoch, save the weights after each tenth."""
 
     def save(epoch, logs):
-        logs["risk"] = risk(network, RISK_IMAGES)
+        logs["risk"] = risk(network, 10_000)  # images at most; ours
         if epoch + 1 in tenths(network):
             arrays = {f"{i:04d}": v for i, v in enumerate(numpy_values(network.model.weights))}
             store.save(network.folder / "weights" / str(epoch + 1), arrays, {})

@@ -12,7 +12,6 @@ Measures the networks of yutomasi2019/networks.py before and after training:
 * dominant gradient flow at the start and after each tenth of the training (Fig. 12).
 """
 
-import dataclasses
 import functools
 
 import keras
@@ -20,21 +19,21 @@ import numpy as np
 from scipy import stats
 
 from zoo import callbacks
-from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
+from zoo.recipes.experiment.definitions import contrast
 from zoo.recipes.jastrzebski2018.training import of_blocks
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import compared, depths_of, row, series, table
 
 KINDS = networks.CONVOLUTIONAL + networks.FULL  # cushions are those of full convolutions
 NOISES = (0.01, 0.03, 0.1)  # norms relative to a kernel's; ours
-NOISE_SAMPLES = 3  # of each size; ours
 NOISE_IMAGES = 10_000  # at most: of noise on the weights, of which the paper shows nothing
 LARGEST_CUSHION = 4.0  # of Fig. 3; ours: larger ones are in the last bin
+HALVES = ("shallow", "deep")
 FEATURE_BINS = np.linspace(-4, 8, 61)  # of Fig. 10
 RATIOS = {"": (1.24, 4.06), "full_": (0.99, 3.07)}  # Fig. 12: shallow, deep layers
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(networks.Networks):
     """Settings of the study of noise stability."""
 
@@ -71,8 +70,7 @@ def inspect(settings, run, network):
     def cushions():
         progress = callbacks.PassProgress("layer cushions", probed)
         probe = callbacks.LayerCushion(largest=LARGEST_CUSHION)
-        batches = networks.batches(network, probed)
-        table = callbacks.run([probe], model, batches, progress=progress)
+        table = callbacks.run([probe], model, networks.batches(network, probed), progress=progress)
         print(f"interlayer cushions, {settings.projections} projections", flush=True)
         between = callbacks.interlayer_cushions(
             model, sample[0], projections=settings.projections, seed=run.seed
@@ -126,7 +124,7 @@ def accuracy_under_noise(network, count, seed):
     accuracies = [accuracy()]
     for size in NOISES:
         samples = []
-        for _ in range(NOISE_SAMPLES):
+        for _ in range(3):  # samples of each size; ours
             noisy = [*weights]
             for i, length in norms.items():
                 noise = rng.standard_normal(weights[i].shape)
@@ -208,7 +206,7 @@ def fig12(seeds):
 
 
 def section5_numbers(seeds):
-    """Return means over blocks, the effects of noise, and residual networks against plain ones."""
+    """Yield means over blocks, the effects of noise, and residual networks against plain ones."""
     before = functools.partial(mean_cushion, when="before")
     published = {"full_residual": {20: 0.20}}  # of one block
     quantities = {
@@ -219,7 +217,7 @@ def section5_numbers(seeds):
     for index, size in enumerate(NOISES, 1):
         lost = functools.partial(lost_to_noise, index=index)
         quantities[f"points of accuracy lost to noise of {size:.0%}"] = lost, {}
-    rows = table(seeds, quantities)
+    yield from table(seeds, quantities)
     for prefix, published in RATIOS.items():
         pair = [f"{prefix}residual", f"{prefix}plain"]
         depths = depths_of(seeds[0], pair[0])
@@ -227,11 +225,10 @@ def section5_numbers(seeds):
             continue
         ratios = np.array([dominance_ratios(one, prefix) for one in seeds])
         for i, depth in enumerate(depths):
-            for half, part in enumerate(("shallow", "deep")):
+            for half, part in enumerate(HALVES):
                 quantity = f"dominance in the {part} half of the blocks"
                 place = " over ".join(pair), depth, quantity
-                rows.append(row(seeds, *place, ratios[:, i, half], published[half]))
-    return rows
+                yield row(seeds, *place, ratios[:, i, half], published[half])
 
 
 def mean_cushion(facts, when="after"):
@@ -257,7 +254,12 @@ def dominance_ratios(one, prefix=""):
     return residual / plain
 
 
-def interlayer_ratio(one, when="after"):
+def dominance_of(one, half):
+    """Return dominance in a half of the blocks, residual over plain, mean over depths."""
+    return stats.gmean(dominance_ratios(one)[:, HALVES.index(half)])
+
+
+def interlayer_ratio(one, when):
     """Return the interlayer cushion of full networks, mean over blocks, residual over plain."""
     cushion = functools.partial(mean_cushion, when=when)
     plain, residual = compared(one, networks.FULL, cushion)[:, 0]
@@ -271,12 +273,6 @@ def extra_loss_to_noise(one, kind):
 
 
 NUMBERS = "cushions, noise and dominance, residual against plain"
-ARTIFACTS = (
-    Artifact("fig3", "layer cushions", fig3),
-    Artifact("fig10", "final features and their gradients", fig10),
-    Artifact("fig12", "dominance by layer", fig12),
-    Artifact("section5-numbers", NUMBERS, section5_numbers),
-)
 CLAIMS = (
     Claim(
         name="Y10",
@@ -284,8 +280,7 @@ CLAIMS = (
         statement="The interlayer cushions of fully-fledged residual blocks are much larger than "
         "those of plain ones.",
         quantity="interlayer cushion, mean over blocks, 20 layers, residual over plain",
-        value=interlayer_ratio,
-        control=Control("the untrained networks", lambda one: interlayer_ratio(one, "before")),
+        **contrast(interlayer_ratio, "after", "before", "the untrained networks"),
         at_least=2,  # ours: the paper's number for the plain block is lost
         ratio=True,
         reason="The paper has one block of nine; which one is lost. Both kinds are alike before "
@@ -298,8 +293,7 @@ CLAIMS = (
         statement="Noise on the weights hurts residual networks less.",
         quantity="accuracy lost to noise of 10 % on kernels, 20 layers, plain minus residual, in "
         "points",
-        value=lambda one: extra_loss_to_noise(one, "plain"),
-        control=Control(networks.TRANSFERRED, lambda one: extra_loss_to_noise(one, "transferred")),
+        **contrast(extra_loss_to_noise, "plain", "transferred", networks.TRANSFERRED),
         at_least=1,  # ours: the margin of Y2; the paper shows no such number
         changed="after three seeds on record (undecided): at least 0, which equal networks reach, "
         "too",
@@ -310,11 +304,7 @@ CLAIMS = (
         statement="Dominance is larger in residual networks, above all in late layers.",
         quantity="dominance in the deep half of the blocks, residual over plain, mean over "
         "training and depths to 44",
-        value=lambda one: float(stats.gmean(dominance_ratios(one)[:, 1])),
-        control=Control(
-            "the shallow half of the blocks",
-            lambda one: float(stats.gmean(dominance_ratios(one)[:, 0])),
-        ),
+        **contrast(dominance_of, "deep", "shallow", "the shallow half of the blocks"),
         at_least=2.2,  # halfway, by the logarithm, from 1.24 to 4.06; where its halves part is lost
         ratio=True,
         figure="fig12",
@@ -322,21 +312,24 @@ CLAIMS = (
         f"shallow halves and deep over shallow ones, at least 1; {networks.DEPTHS_CHANGED}",
     ),
 )
-EXPERIMENTS = (
-    Experiment(
-        name="yutomasi2019/noise_stability",
-        scales=SCALES,
-        measure=measure,
-        artifacts=ARTIFACTS,
-        claims=CLAIMS,
-        deviations=[
-            *networks.CHOICES,
-            "interlayer cushion: mean over blocks; the paper: one of nine, which is lost",
-            "dominance: mean after each tenth of the training; the paper: over the whole training",
-            "numbers of images and projections, sizes of the noise on all kernels, and the "
-            "division into shallow and deep halves are ours: the paper's are lost",
-        ],
-    ),
+EXPERIMENT = Experiment(
+    name="yutomasi2019/noise_stability",
+    scales=SCALES,
+    measure=measure,
+    artifacts=[
+        Artifact("fig3", "layer cushions", fig3),
+        Artifact("fig10", "final features and their gradients", fig10),
+        Artifact("fig12", "dominance by layer", fig12),
+        Artifact("section5-numbers", NUMBERS, section5_numbers),
+    ],
+    claims=CLAIMS,
+    deviations=[
+        *networks.CHOICES,
+        "interlayer cushion: mean over blocks; the paper: one of nine, which is lost",
+        "dominance: mean after each tenth of the training; the paper: over the whole training",
+        "numbers of images and projections, sizes of the noise on all kernels, and the "
+        "division into shallow and deep halves are ours: the paper's are lost",
+    ],
 )
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 from zoo.initializers import KaimingNormal
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots
+from zoo.recipes.experiment.definitions import contrast
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import by_depth, compared, depths_of, each, series, table
 
@@ -71,7 +72,6 @@ WEIGHTS = {  # ibid., of plain32: what is left of Table 3
 GROUPS = ("all", "identity", "> 0.25", "identity > 0.25", "> 0.7")  # of weights
 BINS = np.linspace(-1, 1.5, 101)  # of weights, Fig. 7
 MOST_ENTRIES = 800  # of a bin of Fig. 7, where the paper's axis ends
-RISK_LEVELS = 20  # at which errors are compared; ours
 LEARNED = 1.0  # risk of a network that has left the plateau; ours
 
 
@@ -301,7 +301,7 @@ def error_at_equal_risk(one, kind):
     shallowest = one["networks"][str(depths_of(one)[0])]
     pair = [shallowest[name] for name in (kind, "residual")]
     lowest = max(min(facts["risk_by_epoch"]) for facts in pair)
-    risks = np.geomspace(lowest, max(lowest, LEARNED), RISK_LEVELS)
+    risks = np.geomspace(lowest, max(lowest, LEARNED), 20)  # their number is ours
 
     def errors_of(facts):  # interpolated over the logarithm of the risk
         risk = np.minimum.accumulate(facts["risk_by_epoch"])
@@ -313,7 +313,7 @@ def error_at_equal_risk(one, kind):
     return 100 * float(np.mean(errors - residual))
 
 
-def center_of_gap(one, is_trained=True):
+def center_of_gap(one, is_trained):
     """Return the share of the training at the center of mass of the difference of both risks.
 
     A constant difference has 0.5, one that falls to nothing at a constant rate 1/3. If not
@@ -324,6 +324,11 @@ def center_of_gap(one, is_trained=True):
     risk = plain["risk_by_epoch"] if is_trained else training_loss(plain, "before")
     gap = np.abs(risk - transferred["risk_by_epoch"])
     return float((np.arange(len(gap)) + 0.5) @ gap / gap.sum() / len(gap))
+
+
+def moved(one, place):
+    """Return the `distance` of the deepest residual network from a start."""
+    return by_depth(one, "residual", functools.partial(distance, place=place))[-1]
 
 
 def kept_accuracy(one, kind):
@@ -349,8 +354,7 @@ CLAIMS = (
         section="section 4.2, appendix B, Table 2",
         statement="A plain network that starts equal to a residual one reaches its accuracy.",
         quantity="test error, transferred minus residual, mean over depths to 44, in points",
-        value=lambda one: extra_error(one, "transferred"),
-        control=Control("Kaiming's start instead", lambda one: extra_error(one, "plain")),
+        **contrast(extra_error, "transferred", "plain", "Kaiming's start instead"),
         at_least=-1,  # ours; the paper: -0.10, -0.58, -0.23
         at_most=1,
         changed="after three seeds on record (shown): no lower limit then; "
@@ -360,8 +364,7 @@ CLAIMS = (
         name="Y3",
         statement="Depth raises the training loss more in plain than in residual networks.",
         quantity="growth of the training loss with depth, to 44 layers, plain over residual",
-        value=lambda one: growth(one, "plain"),
-        control=Control(networks.TRANSFERRED, lambda one: growth(one, "transferred")),
+        **contrast(growth, "plain", "transferred", networks.TRANSFERRED),
         at_least=2,  # halfway, by the logarithm, from 1.03 to 3.97 (20 to 44 layers, Tables 1, 2)
         changed=networks.DEPTHS_CHANGED,
     ),
@@ -369,8 +372,7 @@ CLAIMS = (
         name="Y4",
         statement="Deep residual networks have lower risk and test error than plain ones.",
         quantity="training loss or test error, 44 layers, plain over residual: the smaller ratio",
-        value=lambda one: disadvantage(one, "plain"),
-        control=Control(networks.TRANSFERRED, lambda one: disadvantage(one, "transferred")),
+        **contrast(disadvantage, "plain", "transferred", networks.TRANSFERRED),
         at_least=1.35,  # halfway, by the logarithm, from 0.98 to 1.87 (44 layers, ibid.)
         changed="after three seeds on record (undecided): at least 1, which equal networks reach, "
         f"too; {networks.DEPTHS_CHANGED}",
@@ -381,8 +383,7 @@ CLAIMS = (
         statement="At equal risk, residual networks have the lower test error.",
         quantity="test error at equal risk, 20 layers, plain minus residual, mean over risks, in "
         "points",
-        value=lambda one: error_at_equal_risk(one, "plain"),
-        control=Control(networks.TRANSFERRED, lambda one: error_at_equal_risk(one, "transferred")),
+        **contrast(error_at_equal_risk, "plain", "transferred", networks.TRANSFERRED),
         at_least=0.4,  # half of what separates plain20 and residual44, of equal risk, in Table 1
         changed="after three seeds on record: first over 20 and 56 layers (plain networks of 56 "
         "did not train in seed 0); then (undecided) of risks within an epoch and errors at its "
@@ -395,11 +396,7 @@ CLAIMS = (
         "distance from Kaiming's start.",
         quantity="distance of the kernels of 44 layers from their start, over that of the start "
         "from Kaiming's",
-        value=lambda one: by_depth(one, "residual", distance)[-1],
-        control=Control(
-            "their distance from Kaiming's start instead",
-            lambda one: by_depth(one, "residual", lambda f: distance(f, "kaiming"))[-1],
-        ),
+        **contrast(moved, "start", "kaiming", "their distance from Kaiming's start instead"),
         at_most=0.5,  # ours: halfway between both starts
         figure="fig7",
         changed="after three seeds on record (shown): over the start's norm, with which the paper "
@@ -426,8 +423,7 @@ Y6 = Claim(
     statement="Plain networks from Kaiming's start and from the residual's part early in training.",
     quantity="center of mass of the absolute difference of their risks, 32 layers, as a share of "
     "the training",
-    value=center_of_gap,
-    control=Control("the untrained plain network", lambda one: center_of_gap(one, False)),
+    **contrast(center_of_gap, True, False, "the untrained plain network"),
     at_most=0.4,  # ours; the paper's difference grows for 15 of 200 epochs
     ratio=True,
     changed="after three seeds on record: first with 56 layers, where the plain network did not "

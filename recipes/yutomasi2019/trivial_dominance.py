@@ -7,8 +7,6 @@ feature of its own index, in a network of 1 x 1 convolutions on one pixel, again
 parameters. Fig. 13: P(|X| > |Y|) of two normal variables (appendix E).
 """
 
-import dataclasses
-
 import numpy as np
 
 from zoo.recipes import experiment
@@ -31,7 +29,6 @@ LABELS = {name: label for name, (label, _, _) in PARAMETERS.items()} | {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(experiment.Settings):
     """Settings of the simulation."""
 
@@ -125,17 +122,15 @@ def fig13(_seeds):
     return plots.lines(rows, x="ratio", y="probability", by="kind", labels=LABELS, log=["ratio"])
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="yutomasi2019/trivial_dominance",
-        scales=SCALES,
-        measure=measure,
-        artifacts=[
-            Artifact("fig11", "dominance in the trivial case", fig11),
-            Artifact("fig13", "the probability of appendix E", fig13),
-        ],
-        deviations=["the values of the parameters are ours: those of the paper are lost"],
-    ),
+EXPERIMENT = Experiment(
+    name="yutomasi2019/trivial_dominance",
+    scales=SCALES,
+    measure=measure,
+    artifacts=[
+        Artifact("fig11", "dominance in the trivial case", fig11),
+        Artifact("fig13", "the probability of appendix E", fig13),
+    ],
+    deviations=["the values of the parameters are ours: those of the paper are lost"],
 )
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ from zoo.recipes.srivastava2015 import gates
 pytestmark = without_backend
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Toy(Settings):
     """Settings of an experiment without a network."""
 

@@ -71,7 +71,7 @@ def test_the_best_rate_is_that_of_the_mean_over_seeds():
 
 def test_a_table_of_rates_has_all_columns_in_each_row():
     post = {"post": {"0.1": {"rate": 0.1, "validation": 2.0}, **rates(3, 1)["pre"]}}
-    rows = rules.rates_table([{**rates(3, 1.0), **post}])
+    rows = [*rules.rates_table([{**rates(3, 1.0), **post}])]
     assert [[*row] for row in rows] == [["entry", "0.1", "1", "10"]] * 2
     assert [row["0.1"] for row in rows] == ["", 2.0]
 

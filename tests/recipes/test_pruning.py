@@ -131,7 +131,7 @@ def test_claims_by_hand():
     assert fourth.control.value(one) == third.control.value(one)
     faster = measured(seconds=1.2)
     assert second.value(faster) == pytest.approx((84 - 88 + 88 - 90) / 2)  # those of the fastest
-    rows = depth.table([one, faster])
+    rows = [*depth.table([one, faster])]
     assert [row["accuracy"] for row in rows if row["removed"] == "nothing"] == [92, 92]
     assert len(rows) == 2 * (1 + len(depth.METHODS))
     assert [row["ONNX Runtime, ms"] for row in rows if row["removed"] == depth.METHODS["plan"]] == [
@@ -222,7 +222,7 @@ def test_claims_on_layers_by_hand():
         (pytest.approx(-0.05), pytest.approx(0.7)),
         (pytest.approx(0.1), pytest.approx(0.75)),
     ]
-    rows = transformer.table([one, one])
+    rows = [*transformer.table([one, one])]
     assert [row["loss"] for row in rows[:2]] == [1.5, 2]
     assert len(rows) == 1 + 2 * len(names)
     assert transformer.figure([one, one]).axes

@@ -125,12 +125,9 @@ def test_a_network_that_was_scored_is_found_without_its_weights(tmp_path, monkey
 
 
 @without_backend
-@pytest.mark.parametrize("forms", ["", "plain,plain"])
-def test_forms_are_one_or_more_different_ones(forms, tmp_path):
-    with pytest.raises(
-        ValueError, match=f"one or more different forms. Received: --variant '{forms}'"
-    ):
-        start(tmp_path, f"--variant={forms}")
+def test_forms_are_different_ones(tmp_path):
+    with pytest.raises(ValueError, match="different forms. Received: --variant 'plain,plain'"):
+        start(tmp_path, "--variant=plain,plain")
 
 
 UNUSABLE = {
@@ -155,7 +152,7 @@ def test_unusable_text_is_refused_before_the_training(tmp_path, message):
 def test_a_loss_that_turns_nan_stops_the_run_and_names_the_checkpoint(tmp_path):
     write_corpus(tmp_path / "text")
     with pytest.raises(DivergenceError, match="Loss value: nan.*checkpoint: none"):
-        start(tmp_path, "--rate=nan", "--filters=4,4", "--units=8")
+        start(tmp_path, "--rate=inf", "--filters=4,4", "--units=8")
     assert not [*tmp_path.glob("runs/networks/*/state.npz")]
 
 

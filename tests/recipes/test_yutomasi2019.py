@@ -82,7 +82,7 @@ def test_networks_are_compared_and_found_again_by_the_study_of_noise(run, tmp_pa
     assert facts["flow_epochs"].tolist() == [0, 1, 2] and facts["flows"].shape == (3, 2)
     assert (facts["after"]["layer_cushion"] > 0).all()
     assert facts["after"]["layer_cushion_histogram"].sum(1) == pytest.approx(1)
-    check(noise_stability.EXPERIMENTS[0], measured, tmp_path / "stable")
+    check(noise_stability.EXPERIMENT, measured, tmp_path / "stable")
 
 
 def test_weights_through_training_are_those_of_the_epochs(run):
@@ -125,7 +125,7 @@ def test_equivalent_networks_part_by_rounding_alone_and_go_on_exactly(run, tmp_p
 
     def differences(name, **changes):
         measured = divergence.measure(dataclasses.replace(smoke, **changes), run(name))
-        check(divergence.EXPERIMENTS[0], measured, tmp_path / f"{name}-drawn")
+        check(divergence.EXPERIMENT, measured, tmp_path / f"{name}-drawn")
         return {precision: gaps["5"] for precision, gaps in measured["differences"].items()}
 
     if keras.config.backend() == "tensorflow":
@@ -238,14 +238,14 @@ def test_claims_and_tables_by_hand():
     one = by_hand()
     deep = {**one, "networks": {"44": one["networks"]["44"]}}
     studies = (  # values and controls
-        (divergence.EXPERIMENTS[0], gaps, [(3e-15, 3e-6)]),
+        (divergence.EXPERIMENT, gaps, [(3e-15, 3e-6)]),
         (  # Y2 to Y5, Y7, Y13
             plain_vs_residual.EXPERIMENTS[0],
             one,
             [(3, 10), (3, 1), (1.25, 1), (10, 7.5), (0.2, 0.9), (87.5, 50)],
         ),
         (plain_vs_residual.EXPERIMENTS[1], deep, [(0.775 / 1.1, 1.45 / 2.2)]),
-        (noise_stability.EXPERIMENTS[0], noise_by_hand(), [(3, 1), (4, 1), (2, 1)]),
+        (noise_stability.EXPERIMENT, noise_by_hand(), [(3, 1), (4, 1), (2, 1)]),
     )
     for experiment, measured, expected in studies:
         for claim, pair in zip(experiment.claims, expected, strict=True):
@@ -299,7 +299,7 @@ def test_fig_9_compares_starts_seed_by_seed(monkeypatch):
 def test_dominance_of_the_trivial_case(run, tmp_path):
     settings = trivial_dominance.Settings(samples=3)
     measured = trivial_dominance.measure(settings, run("trivial"))
-    check(trivial_dominance.EXPERIMENTS[0], measured, tmp_path / "drawn")
+    check(trivial_dominance.EXPERIMENT, measured, tmp_path / "drawn")
     for sweep in measured.values():
         assert {len(series) for series in sweep.values()} == {len(sweep["value"])}
 
