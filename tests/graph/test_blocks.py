@@ -101,6 +101,31 @@ def test_only_layers_that_can_be_blocks_are_told_of_the_grain():
         assert "grain" not in str(error.value)
 
 
+class Conditioned(layers.Layer):
+    """A block whose first input is a context."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = layers.Dense(4)
+
+    def call(self, context, x):
+        return x + self.inner(context)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_context_of_whole_layers_is_not_their_stream(number):
+    context, y = inputs = [keras.Input((4,), name=name) for name in ("context", "x")]
+    for i in range(number):
+        y = Conditioned(name=f"block{i}")(context, y)
+    graph = Graph(keras.Model(inputs, y))
+    if number == 1:
+        with pytest.raises(ValueError, match="is one layer of the graph"):
+            find_blocks(graph, grain="layer")
+    else:
+        first, second = find_blocks(graph, grain="layer")[0]
+        assert (first.x, second.x) == (graph.inputs[1], first.y)
+
+
 def test_a_block_around_blocks_must_be_named():
     def make(x):
         inner = layers.Add(name="inner")([x, conv(x)])

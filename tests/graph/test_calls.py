@@ -8,7 +8,7 @@ from keras import ops
 import zoo
 from helpers import reference
 from helpers.harness import without_backend
-from zoo.graph.calls import Graph, rebuild, rewire
+from zoo.graph.calls import Graph, activation_of, rebuild, rewire
 
 
 def nested_model():
@@ -33,6 +33,20 @@ def test_nested_models_are_flattened_and_each_call_of_a_shared_layer_has_a_name(
     names = [call.name for call in Graph(nested_model()).calls]
     inner = ["inner/shared", "inner/shared#1", "inner/shared#2", "inner/shared#3"]
     assert names[:4] == inner and names[5:] == ["norm", "dropout"]
+
+
+@pytest.mark.parametrize(
+    "make, name",
+    [
+        (lambda: keras.layers.Conv1D(3, 1, activation="softmax"), "softmax"),
+        (lambda: keras.layers.Activation("sigmoid"), "sigmoid"),
+        (lambda: keras.layers.GRU(3, activation="softmax", return_sequences=True), None),
+    ],
+)
+def test_an_activation_inside_a_layer_is_none_of_its_output(make, name):
+    inputs = keras.Input((4, 3))
+    (call,) = Graph(keras.Model(inputs, make()(inputs))).calls
+    assert activation_of(call) == name
 
 
 def test_running_a_graph_drops_values_that_no_later_call_reads():

@@ -51,6 +51,8 @@ ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 fea
         (layers.MultiHeadAttention(2, 3, 5), [(6, 8)] * 2, 6 * 8 * (2 * 6 + 2 * 10) + 36 * 2 * 8),
         (layers.GroupQueryAttention(4, 4, 2), [(10, 8), (10, 8)], 10 * 8 * 48 + 2 * 10 * 10 * 16),
         (layers.LSTM(5), [(10, 8)], 10 * (8 + 5) * 20),
+        (layers.ConvLSTM2D(2, 3), [(5, 6, 6, 1)], 5 * 4 * 4 * 9 * (1 + 2) * 8),
+        (lambda x: keras.ops.inner(x, keras.ops.ones((6, 8))), [(10, 8)], 10 * 6 * 8),
         (layers.Bidirectional(layers.GRU(5)), [(10, 8)], 2 * 10 * (8 + 5) * 15),
         (layers.TimeDistributed(layers.Dense(5)), [(10, 8)], 10 * 8 * 5),
         (layers.Embedding(20, 4), [(10,)], 0),

@@ -150,6 +150,13 @@ def with_call(call):
     return type("User", (Adding,), {"call": call})
 
 
+@ops.custom_gradient
+def reversing(x):
+    """Return x and its gradient's negative, also where Keras gives both."""
+    return 1 * x, lambda *args, upstream=None: -(args[0] if upstream is None else upstream)
+
+
+Reversing = with_call(lambda self, x: x + reversing(self.second(self.first(x))))
 Frozen = with_call(lambda self, x: x + self.second(self.drop(self.first(x), training=False)))
 Unused = with_call(lambda self, x: x + self.first(x)[..., :5])
 Sized = with_call(lambda self, x: x + self.second(self.first(x)) / (x.shape[0] or 7))
@@ -173,6 +180,7 @@ Tied = with_call(
         (Tied, "without calling their layer"),
         (Losing, "adds a loss"),
         (Eager, "on numbers that are not its inputs"),
+        (Reversing, "a gradient of its own" if keras.backend.backend() == "torch" else ""),
         (lambda name: Adding(name=name, activity_regularizer="l2"), "activity regularizer"),
     ],
 )

@@ -1,6 +1,7 @@
 """Lesions, shuffles, repetitions and pruning against the layers called by hand."""
 
 import functools
+import types
 from typing import NamedTuple
 
 import keras
@@ -446,10 +447,17 @@ def test_a_layer_with_a_misnamed_argument_is_not_saved_with_its_default(caplog):
     assert "misnamed cannot be saved" in caplog.text
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_layer_that_cannot_be_saved_is_named_when_the_network_is_pruned(kept, caplog):
+class Forgetful(Wide):
+    """A layer whose configuration makes another one."""
+
+    def get_config(self):
+        return layers.Layer.get_config(self)
+
+
+@pytest.mark.parametrize("kind, kept", [(Wide, True), (Wide, False), (Forgetful, False)])
+def test_a_layer_that_cannot_be_saved_is_named_when_the_network_is_pruned(kind, kept, caplog):
     inputs = keras.Input((4,))
-    wide = Wide(4, kept, policy=keras.DTypePolicy("float32"), name="wide")  # no automatic one
+    wide = kind(4, kept, policy=keras.DTypePolicy("float32"), name="wide")  # no automatic one
     y = layers.Add(name="a")([inputs, wide(inputs)])
     y = layers.Add(name="b")([y, layers.Dense(4)(y)])
     small = zoo.graph.prune_blocks(keras.Model(inputs, y), "b")
@@ -532,6 +540,7 @@ HOLDERS = {
     "functional": functional,
     "partial": functools.partial,
     "method": lambda inner: inner.call,
+    "method of no class": lambda inner: types.MethodType(lambda self, x: self.call(x), inner),
     "tuple": lambda inner: (inner, 1),
     "namedtuple": lambda inner: Pair(inner, 1),
 }

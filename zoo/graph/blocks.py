@@ -68,7 +68,8 @@ def find_blocks(
         graph: A `zoo.graph.calls.Graph`, or a model.
         names: Names of the blocks to use; `None`: all.
         grain: "sum": skip layers and sums. "layer": skip layers, and composite layers that have an
-            input and an output of one shape, which are x and y.
+            input and an output of one shape, which are x and y. Of several such inputs x is the
+            one that the fewest layers read; where that is not clear, the layer is no block.
 
     Returns:
         The blocks; and the name of each call that resembles a block but is not one, with a reason.
@@ -364,10 +365,14 @@ def _skip_block(call):
 
 
 def _layer_block(graph, call):
-    for slot in call.sources if composite(call.layer) else ():
-        if graph.shapes[slot] in call.shapes:
-            return _block(call, slot, slot, call.shapes.index(graph.shapes[slot]))
-    return None
+    """Return the block of a layer whose x is the input that fewest layers read, or None."""
+    shapes = [graph.shapes[slot] for slot in call.sources if composite(call.layer)]
+    shape = next((shape for shape in call.shapes if shape in shapes), None)
+    slots = [slot for slot in call.sources if graph.shapes[slot] == shape]
+    readers = collections.Counter(s for c in graph.calls if foreign(c.layer) for s in {*c.sources})
+    found = [slot for slot in slots if readers[slot] == min(readers[s] for s in slots)]
+    clear = len({*found}) == 1 or call.shapes.count(shape) > 1
+    return _block(call, found[0], found[0], call.shapes.index(shape)) if found and clear else None
 
 
 def _may_hide_sums(graph, call):

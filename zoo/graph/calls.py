@@ -13,7 +13,6 @@ import keras
 from keras import tree
 
 from zoo.backend import keras_private
-from zoo.layers.skip import Skip
 from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
@@ -63,6 +62,8 @@ def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
 
 # attributes that TensorFlow sets on layers, and no others such as `_self_attention`
 TRACKABLE = re.compile("_self_(setattr|unconditional|update_uid|name_based|saveable|tracked)")
+# modules of Keras's layers that return what their attribute `activation` does
+ACTIVATED = re.compile(r"keras\.src\.layers\.(core\.(einsum_)?dense|convolutional|activations)")
 
 
 class Graph:
@@ -315,10 +316,6 @@ class KeepMask(keras.layers.Layer):
 class DropMask(keras.layers.Layer):
     """A tensor without its mask."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
     def call(self, x: Tensor) -> Tensor:
         """Return a copy, to which Keras adds no mask."""
         return keras.ops.copy(x)
@@ -369,8 +366,8 @@ def activation_of(call: Call | None) -> str | None:
     if type(layer).__name__ in ("Softmax", "Sigmoid"):  # the layer, and the operation
         last = getattr(layer, "axis", -1) in (-1, len(call.shapes[0]) - 1)
         return type(layer).__name__.lower() if last else None
-    if isinstance(layer, Skip):  # its activation is inside
-        return None
+    if not any(ACTIVATED.search(kind.__module__) for kind in type(layer).__mro__):
+        return None  # its activation may be inside, as that of attention pooling
     names = {keras.activations.softmax: "softmax", keras.activations.sigmoid: "sigmoid"}
     return names.get(getattr(layer, "activation", None))
 
@@ -491,7 +488,7 @@ def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
         return copies[id(value)]
     owner = value.__self__ if isinstance(value, types.MethodType) else None
     if id(owner) in copies or deep and isinstance(owner, keras.layers.Layer):
-        return getattr(_copied(owner, copies), value.__name__)
+        return types.MethodType(value.__func__, _copied(owner, copies))
     if not deep:
         return value
     if isinstance(value, keras.Function):

@@ -160,8 +160,7 @@ def _einsum(operation, shapes, output):
 # is QK^T and AV, of queries `(batch, steps, heads, size)`, keys and values `(batch, ...)`. In
 # a tensor product every summed letter counts in both arguments, every other in one and the output.
 RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
-    "Matmul": lambda _, shapes, out: prod(out) * shapes[0][-1],
-    "Dot": lambda _, shapes, out: prod(out) * shapes[0][-1],
+    **dict.fromkeys(("Matmul", "Dot", "Inner"), lambda _, shapes, out: prod(out) * shapes[0][-1]),
     "Einsum": _einsum,
     "Tensordot": lambda _, shapes, out: isqrt(prod(shapes[0]) * prod(shapes[1]) * prod(out)),
     "Conv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-1]),
@@ -178,7 +177,9 @@ RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
 
 def _of_kernels(layer, shape, output):
     kernels = sum(prod(w.shape) for w in layer.weights if "kernel" in w.path.split("/")[-1])
-    positions = shape[:-1] if _has_recurrence(layer) else output[:-1]
-    if getattr(layer, "data_format", None) == "channels_first":
-        positions = (output[0], *output[2:])
-    return kernels * prod(size or 1 for size in positions)
+    first = getattr(layer, "data_format", None) == "channels_first"
+    positions = output[2:] if first else output[1:-1]
+    if _has_recurrence(layer):
+        sides = len(shape) - 3 if hasattr(layer, "data_format") else 0  # of images
+        positions = (shape[1], *positions[-sides:]) if sides else shape[1:-1]
+    return kernels * (output[0] or 1) * prod(size or 1 for size in positions)

@@ -27,10 +27,11 @@ def make_savable(model: keras.Model) -> keras.Model:
         if reason or attributes(layer).keys() - layer.get_config().keys():
             # a method, so that a copy of the layer gets one of its own: `zoo.graph.calls._copied`
             vars(layer)["get_config"] = types.MethodType(get_config, layer)
-            if not _failure(layer):
+            failure = _failure(layer)
+            if not failure:
                 continue
             del vars(layer)["get_config"]
-        if reason:
+            reason = reason or failure
             logging.warning(
                 f"{layer.name} cannot be saved in a .keras file: {reason.rstrip('.')}. Call "
                 f"`model.save_weights`, and edit the original model in the same way to load; or "
