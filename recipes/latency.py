@@ -91,7 +91,7 @@ def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, A
         for runtime in runtimes:
             try:
                 found |= milliseconds({runtime: opener(model, runtime, x, folder)}, rounds)
-            except (ValueError, RuntimeError) as error:
+            except (ValueError, RuntimeError, ImportError) as error:
                 print(f"{name}, {runtime}: {error}", flush=True)
     cost = zoo.graph.cost(model)
     rows = []

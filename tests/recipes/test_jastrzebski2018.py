@@ -24,6 +24,9 @@ def test_refinement_measures_the_miniature_and_draws_all_figures(run, tmp_path):
     assert one["unrolled"]["training_loss"]["1.0"].shape == (3,)  # before, and two repetitions
     assert len(refinement.repetitions(one, "unscaled")) == 2
     assert one["unrolled"]["other_block"].shape == (2,)
+    is_smallest = one["unrolled"]["scale"] == min(refinement.FACTORS)
+    told = "the factor of the repetitions is the smallest one tried"
+    assert (told in run.deviations) == is_smallest
     untrained = one["untrained"]["blocks"]["test"]
     assert untrained["l2_ratio"].shape == untrained["cosine_loss"].shape == (4,)
     again = refinement.measure(settings, Run(tmp_path / "runs" / "again", options=run.options))
