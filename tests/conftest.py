@@ -22,12 +22,17 @@ import zoo
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave tests that are marked `without_backend` to torch's suite."""
-    if keras.backend.backend() == "torch":
-        return
-    left = [item for item in items if item.get_closest_marker("without_backend")]
+    """Leave tests that are marked `without_backend` to torch's suite, and some to JAX's.
+
+    These start processes of their own. So all suites take about as long.
+    """
+    left = []
+    for item in items:
+        suite = "jax" if item.path.name == "test_structure.py" else "torch"
+        if item.get_closest_marker("without_backend") and keras.backend.backend() != suite:
+            left.append(item)
     config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if not item.get_closest_marker("without_backend")]
+    items[:] = [item for item in items if item not in {*left}]
 
 
 def pytest_collection_finish():

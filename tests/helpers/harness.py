@@ -32,7 +32,7 @@ slow_unless_tensorflow = pytest.mark.skipif(False, reason="")
 if keras.backend.backend() != "tensorflow":
     slow_unless_tensorflow = pytest.mark.slow
 
-# For tests that no backend takes part in: conftest.py leaves them to torch's suite.
+# For tests that no backend takes part in: conftest.py leaves them to one suite.
 without_backend = pytest.mark.without_backend
 
 # Hide modules as if they were not installed: the import fails and `find_spec` returns None.
