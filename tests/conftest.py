@@ -26,13 +26,13 @@ def pytest_collection_modifyitems(config, items):
 
     These start processes of their own. So all suites take about as long.
     """
-    left = []
+    kept, left = [], []
     for item in items:
         suite = "jax" if item.path.name == "test_structure.py" else "torch"
-        if item.get_closest_marker("without_backend") and keras.backend.backend() != suite:
-            left.append(item)
+        is_here = suite == keras.backend.backend() or not item.get_closest_marker("without_backend")
+        (kept if is_here else left).append(item)
     config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in {*left}]
+    items[:] = kept
 
 
 def pytest_collection_finish():
