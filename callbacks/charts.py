@@ -25,14 +25,14 @@ DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
 NAMES = 30  # largest number of names at an axis
 STYLE = """:root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
-div,pre{overflow-x:auto}p{overflow-wrap:anywhere}
+div,pre{overflow-x:auto}p,h1,h3{overflow-wrap:anywhere}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(22em,100%),1fr));gap:1.2em}
 section p{font-size:.87em;min-height:3em;margin:0}h3{margin:.6em 0 .2em}
 svg{width:100%;height:auto;color:color-mix(in srgb,CanvasText 75%,Canvas)}
 svg text{fill:currentColor}
 table{border-spacing:0;font-size:.9em;text-align:left}th{font-weight:normal}
 td,th{padding:.2em .9em .2em 0;vertical-align:top;border-top:1px solid #8886}
-td:nth-child(n+4){white-space:nowrap}td:first-child{overflow-wrap:anywhere;min-width:7em}"""
+td:nth-child(n+4){white-space:nowrap}:is(td,th):first-child{overflow-wrap:anywhere;min-width:7em}"""
 
 MEANINGS = {  # by the beginning of a value's name
     "activation_norm": "Norm of a block's output: does it grow from block to block?",
@@ -99,7 +99,7 @@ def _draw(axis, table, probe):
         _draw_units(axis, rows, probe)
     else:
         _draw_blocks(axis, table, probe)
-    if any(np.nanmin(line.get_ydata(), initial=0) < 0 for line in axis.get_lines()):
+    if any(np.any(np.asarray(line.get_ydata()) < 0) for line in axis.get_lines()):
         axis.axhline(0, color="0.6", linewidth=0.8, zorder=0)
     if axis.get_legend_handles_labels()[1]:
         axis.legend(fontsize=7, frameon=False)

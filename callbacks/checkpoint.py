@@ -141,7 +141,8 @@ class Resume(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Restore the history."""
+        """Restore the history; a later `fit` starts from its own first epoch."""
+        keras_private.set_initial_epoch(self.model, None)
         if self.history:
             history = self.model.history
             history.epoch[:] = self.history["epoch"]

@@ -215,7 +215,8 @@ def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> t
     >>> judge({"l2_ratio": 1.5, "norm_growth": 1.8})
     ('replaces', '|f|/|x| 1.5 >= 1')
     """
-    not_finite = [name for name, value in numbers.items() if not np.isfinite(value)]
+    own = [name for name in numbers if name.split("_")[-1] not in ("loss", "kl", "change")]
+    not_finite = [name for name in own if not np.isfinite(numbers[name])]
     if not_finite:
         return "explodes", f"{SCREEN[not_finite[0]]} is not finite"
     growth = numbers.get("norm_growth", 0.0)

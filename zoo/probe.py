@@ -8,6 +8,7 @@ exit status is 2 if the command line is invalid, and 1 if a probe fails.
 """
 
 import argparse
+import importlib
 import pathlib
 import sys
 import tempfile
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--data_dir", help="An .npz file or a folder of them; see zoo.datasets.images.")
     add("--preprocessing", help="One of zoo.datasets.preprocessing; default: division by 255.")
     add("--examples", type=int, default=5000, help="Number of test images; default: 5000.")
+    text = "Module to import first, as it registers layers; may be repeated."
+    add("--module", action="append", default=[], help=text)
     add("--out", default="probes", help="Folder of the results; default: probes.")
     options = command.parse_args(argv)
     if options.data is None and options.data_dir is None:
@@ -60,6 +63,8 @@ def measure(options: argparse.Namespace) -> Diagnosis:
     Raises:
         ValueError: if there is no such model, or the data do not fit it.
     """
+    for name in options.module:
+        importlib.import_module(name)
     model = load_model(options.model)
     data = images.load(options.data or "data", options.data_dir)
     x = data.x_test[: options.examples]

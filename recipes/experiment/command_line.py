@@ -152,8 +152,11 @@ class Plan:
     def _measure(self, seed, folder):
         replaced = folder.with_name(f"{folder.name}.replaced")
         if folder.exists() and not self.options.resume:
-            shutil.rmtree(replaced, ignore_errors=True)
-            folder.rename(replaced)
+            if replaced.exists() and not (folder / store.MEASURED).exists():
+                shutil.rmtree(folder)  # of a run anew that was interrupted
+            else:
+                shutil.rmtree(replaced, ignore_errors=True)
+                folder.rename(replaced)
         run = Run(folder, seed, self.options)
         name = self.experiment.name
         print(f"{name}, {self.scale}, seed {seed}", flush=True)
@@ -161,7 +164,8 @@ class Plan:
         try:
             measured = self.experiment.measure(self.settings, run)
         except FAILURES:
-            if replaced.exists() and not (folder / "parts").exists():  # nothing was measured anew
+            begun = self.options.resume or run.networks or (folder / "parts").exists()
+            if replaced.exists() and not begun:
                 shutil.rmtree(folder)
                 replaced.rename(folder)
             raise

@@ -277,6 +277,16 @@ def test_a_flipped_bit_of_the_best_weights_is_noticed_before_training(tmp_path):
         Resume(tmp_path / "state.npz").read()
 
 
+def test_a_later_training_of_a_resumed_model_has_its_own_epochs(tmp_path):
+    for epochs in (1, 2):
+        model = dropout_model()
+        fit(model, epochs, Resume(tmp_path / "state.npz"))
+    before = state(model)
+    fit(model, 1)
+    assert model.history.epoch == [0]
+    assert any(np.any(a != b) for a, b in zip(before, state(model), strict=True))
+
+
 def bfloat16_model():
     policy = keras.dtype_policies.DTypePolicy("bfloat16")
     inputs = keras.Input((4,), dtype="bfloat16")

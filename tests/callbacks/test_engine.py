@@ -275,6 +275,10 @@ def test_bad_input_is_refused_before_any_work(model):
     plain = keras.Sequential([keras.Input((5,)), layers.Dense(2)])
     with pytest.raises(ValueError, match="has no block"):
         callbacks.run([callbacks.L2Ratio()], plain, X)
+    with pytest.raises(ValueError, match="names of blocks, or None for all. Received: none"):
+        callbacks.run([callbacks.L2Ratio()], model, X, blocks=[])
+    with pytest.raises(ValueError, match=r"model's shape, \(None, .*Received: \(\d+, 2"):
+        callbacks.run([callbacks.L2Ratio()], model, X[:, :2])
 
 
 def test_a_probe_that_no_block_can_serve_is_an_error():

@@ -176,6 +176,8 @@ def test_kernels_start_differently_with_an_integer_seed(kind, options, count, in
     weights = [w for w in layer.trainable_weights if w.name == "kernel"]
     kernels = [ops.convert_to_numpy(kernel).ravel() for kernel in weights]
     assert len(kernels) == len(np.unique(kernels, axis=0)) == count
+    shape = weights[0].shape[1:] if "depth" in options else weights[0].shape
+    assert_close(kernels[0], ops.convert_to_numpy(initializer(shape)).ravel(), 1e-6)  # H's first
 
 
 @pytest.mark.parametrize(

@@ -502,6 +502,36 @@ def test_a_run_anew_that_cannot_begin_leaves_the_earlier_result(tmp_path, monkey
     assert command_line.parse(toy, words)[0].run() == [{"x": 1.0}]
 
 
+def test_a_run_anew_that_was_interrupted_is_resumed_or_gives_the_earlier_result_back(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+    errors = [None, KeyboardInterrupt, ValueError, KeyboardInterrupt, ValueError, None]
+
+    def measure(settings, run):
+        error = errors.pop(0)
+        if error is not None:
+            raise error("Expected other data.")
+        return {"x": float(len(errors))}
+
+    toy = dataclasses.replace(TOY, measure=measure, artifacts=[])
+    words = [f"--runs={tmp_path}", "--seeds=0"]
+
+    def run(*more):
+        return command_line.parse(toy, [*words, *more])[0].run()
+
+    assert run() == [{"x": 5.0}]
+    with pytest.raises(KeyboardInterrupt):
+        run("--noresume")
+    with pytest.raises(ValueError, match="other data"):
+        run()  # as without --data_dir
+    with pytest.raises(KeyboardInterrupt):
+        run()  # it was not finished
+    with pytest.raises(ValueError, match="other data"):
+        run("--noresume")
+    assert run() == [{"x": 5.0}] and len(errors) == 1
+
+
 def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monkeypatch):
     claim = Claim(value=float, at_least=6, control=Control("chance", lambda v: v - 9.0), **TEXTS)
     experiment = catalog.load("srivastava2015/gates")

@@ -159,8 +159,8 @@ def update_loss(model: keras.Model, loss: Any, weight: int) -> None:
     model._loss_tracker.update_state(loss, sample_weight=weight)
 
 
-def set_initial_epoch(model: keras.Model, epoch: int) -> None:
-    """Make `fit`, which has called `on_train_begin`, start from another epoch."""
+def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Make `fit`, which has called `on_train_begin`, start from another epoch, unless None."""
     model._initial_epoch = epoch
 
 

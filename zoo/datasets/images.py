@@ -217,8 +217,10 @@ def from_keras(name: str) -> Images:
 
 
 def _find(path, name):
+    if not path.exists():
+        raise ValueError(f"There is no file or folder data_dir={str(path)!r}.")
     if not path.is_dir():
-        return path  # reading it says whether it is there
+        return path
     for file in (path / f"{name}.npz", path / name / f"{name}.npz"):
         if file.is_file():
             return file

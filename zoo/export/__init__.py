@@ -78,10 +78,15 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     ways = writers(format)
     print(f"Writing {path}: a large model takes minutes.", file=sys.stderr, flush=True)
     layers = keras_private.inner_layers(model)
-    half = any(v.compute_dtype in HALF or getattr(v, "products", "") for v in layers)
-    with _true_float32(), contextlib.ExitStack() as stack:
+    half = [v for v in layers if v.compute_dtype in HALF or getattr(v, "products", "")]
+    with _true_float32() as no_tf32, contextlib.ExitStack() as stack:
         original = _example(model, *SIZES[0])
+        if half:  # layers that a layer makes have the global policy, which no configuration has
+            dtype, of_weights = half[0].compute_dtype, half[0].variable_dtype
+            keras.config.set_dtype_policy(dtype if dtype == of_weights else f"mixed_{dtype}")
         lost = _lost(model, original, LOST if half else TOLERANCE)
+        keras.config.set_dtype_policy("float32")
+        no_tf32.close()
         if lost and half:
             raise ValueError(
                 f"Expected layers whose configurations make them again, in float32. Received: "
@@ -173,9 +178,9 @@ def _example(model, batch, *sizes):
     for size in sizes:
         sample = functools.partial(_sample, np.random.default_rng(0), batch, size)
         try:
-            inputs = keras.tree.map_structure(sample, model.input)
-            named = dict(zip(names, keras.tree.flatten(inputs), strict=True))
-            return named, model.predict_on_batch(inputs)
+            flat = [*map(sample, keras.tree.flatten(model.input))]  # in an order that copies keep
+            inputs = keras.tree.pack_sequence_as(model.input, flat)
+            return dict(zip(names, flat, strict=True)), model.predict_on_batch(inputs)
         except Exception as error:
             cause = error
     raise ValueError(
@@ -232,8 +237,11 @@ def _deviation(read, examples):
 
 @contextlib.contextmanager
 def _true_float32():
-    """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3)."""
-    with contextlib.ExitStack() as stack:
+    """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3).
+
+    Gives an `ExitStack` that ends the latter on torch, whose ONNX exporter reads `allow_tf32`.
+    """
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as no_tf32:
         stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
         keras.config.set_dtype_policy("float32")
         if keras.config.backend() == "tensorflow":
@@ -250,10 +258,14 @@ def _true_float32():
         else:
             import torch
 
-            for part in (torch.backends.cudnn, torch.backends.cuda.matmul):
-                stack.callback(setattr, part, "allow_tf32", part.allow_tf32)
-                part.allow_tf32 = False
-        yield
+            matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+            parts, key, off = (matmul, cudnn), "allow_tf32", False
+            if hasattr(cudnn, "conv"):  # from torch 2.9 on, which raises if keys are mixed
+                parts, key, off = (matmul, cudnn.conv, cudnn.rnn), "fp32_precision", "ieee"
+            for part in parts:
+                no_tf32.callback(setattr, part, key, getattr(part, key))
+                setattr(part, key, off)
+        yield no_tf32
 
 
 def input_names(model: keras.Model) -> list[str]:

@@ -91,7 +91,9 @@ def find_blocks(
     if names is None:
         _drop_outer(graph, blocks, rejected)
     else:
-        names = [names] if isinstance(names, str) else names
+        names = [names] if isinstance(names, str) else [*names]
+        if not names:
+            raise ValueError("Expected names of blocks, or None for all. Received: none.")
         for name in names:
             if name not in blocks:
                 unknown = f"no block has that name; the blocks are {[*blocks]}"

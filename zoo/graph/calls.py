@@ -410,6 +410,13 @@ def _as_tensor(value, like):
         value = keras.ops.expand_dims(value, -1)
     elif len(value.shape) == len(like.shape) + 1 and value.shape[-1] == 1:
         value = keras.ops.squeeze(value, -1)
+    pairs = zip(value.shape[1:], like.shape[1:], strict=False)
+    same = len(value.shape) == len(like.shape) and all(b in (a, None) for a, b in pairs)
+    if not same and not isinstance(value, keras.KerasTensor):  # those of `shapes` may be others
+        raise ValueError(
+            f"Expected inputs of the model's shape, {tuple(like.shape)}. Received: "
+            f"{tuple(value.shape)}. Give the data that it was trained on, batches first."
+        )
     return value if value.dtype == like.dtype else keras.ops.cast(value, like.dtype)
 
 

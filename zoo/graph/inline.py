@@ -383,8 +383,10 @@ def _refuse_own_state(layer, kwargs):
         raise ValueError("it draws random numbers")
     if layer.activity_regularizer is not None:
         raise ValueError("it has an activity regularizer")
-    used = inspect.getclosurevars(inspect.unwrap(type(layer).call))
-    values = (*used.nonlocals.values(), *used.globals.values(), *vars(layer).values())
+    values = [*vars(layer).values()]
+    with contextlib.suppress(TypeError, ValueError):  # no Python function; an empty cell
+        used = inspect.getclosurevars(inspect.unwrap(type(layer).call))
+        values += [*used.nonlocals.values(), *used.globals.values()]
     if "custom_gradient" in {type(value).__name__ for value in values}:  # PyTorch traces through it
         raise ValueError("its code has a gradient of its own")
     if isinstance(kwargs.get("training"), bool):

@@ -18,10 +18,12 @@ BRANCHES = ("transform", "transform_gate", "carry_gate", "shortcut")
 
 def apart(initializer: Initializer, branch: str, number: int = 0) -> Initializer:
     """Return a copy of an initializer, with an integer seed of its own for each kernel."""
-    config = {**initializer.get_config()}
-    if is_integer(config.get("seed"), 0):
-        config["seed"] += BRANCHES.index(branch) + len(BRANCHES) * number
-    return type(initializer).from_config(config)
+    initializer = initializer.clone()
+    config = initializer.get_config()
+    if not is_integer(config.get("seed"), 0):
+        return initializer
+    seed = config["seed"] + BRANCHES.index(branch) + len(BRANCHES) * number
+    return type(initializer).from_config({**config, "seed": seed})
 
 
 class GateBias(keras.initializers.Initializer):
