@@ -142,7 +142,7 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
             "The networks are channels last. Received: the data format 'channels_first'. Call "
             "keras.config.set_image_data_format('channels_last') before you build one."
         )
-    shape = tuple(input_shape or ())
+    shape = () if input_shape is None else tuple(input_shape)
     sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
     if len(shape) != 3 or not is_integer(shape[2], 1) or not sides_fit:
         raise ValueError(

@@ -326,6 +326,60 @@ def test_a_layer_whose_configuration_lacks_an_argument_is_exported(make, tmp_pat
     np.testing.assert_allclose(y, model.predict_on_batch(x), rtol=1e-5)
 
 
+def test_inputs_by_name_of_a_layer_without_a_configuration(tmp_path, backend):
+    if backend == "jax":
+        pytest.skip("as above")
+    inputs = {name: keras.Input((4,), name=name) for name in ("b", "a")}  # a copy sorts them
+    model = keras.Model(inputs, Unconfigured(4)(inputs["a"]) - inputs["b"])
+    assert zoo.export(model, tmp_path / "model.onnx") <= 1e-5
+
+
+@keras.saving.register_keras_serializable("test_export")
+class Nested(keras.layers.Layer):
+    """A layer with one inside, whose policy is the global one."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = keras.layers.Dense(4)
+
+    def build(self, shape):
+        """Build the layer inside."""
+        self.inner.build(shape)
+
+    def call(self, x):
+        """Return a sum, which TensorFlow has of equal dtypes only."""
+        return x + self.inner(x)
+
+
+def test_layers_inside_a_layer_in_half_precision_are_exported(tmp_path, backend):
+    if backend == "jax":
+        pytest.skip("as above")
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, Nested()(inputs))
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert zoo.export(model, tmp_path / "model.onnx") <= 1e-5
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="a setting of PyTorch")
+def test_an_export_leaves_the_precision_of_products_as_it_is(tmp_path):
+    matmul = sys.modules["torch"].backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("new in torch 2.9")
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"  # `allow_tf32` then cannot be read
+    try:
+        zoo.export(
+            keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), tmp_path / "m.onnx"
+        )
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+
+
 def test_a_layer_in_half_precision_whose_configuration_lacks_an_argument_is_refused(tmp_path):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, Scaled(1.5, dtype="mixed_bfloat16")(inputs))

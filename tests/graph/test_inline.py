@@ -194,6 +194,27 @@ def test_layers_that_cannot_be_opened_stay_whole(make, reason, caplog):
     assert "user stays whole" in caplog.text and reason in caplog.text
 
 
+class Bound:
+    """A method that is no Python function."""
+
+    def __get__(self, layer, kind=None):
+        return self if layer is None else lambda x: x + layer.second(layer.first(x))
+
+
+def with_an_empty_cell():
+    def call(self, x):
+        return x + self.second(self.first(x)) if self.built else unknown
+
+    return call
+    unknown = None
+
+
+@pytest.mark.parametrize("call", [Bound(), with_an_empty_cell()])
+def test_layers_whose_code_cannot_be_read_are_opened(call):
+    opened = zoo.graph.inline(chain(with_call(call)(name="user"), Adding()))
+    assert len(find_blocks(opened)[0]) == 2
+
+
 def test_unknown_names_are_errors():
     with pytest.raises(ValueError, match="names of the inputs"):
         zoo.graph.inline(chain(Adding()), shapes={"other": (None, 5)})

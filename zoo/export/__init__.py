@@ -78,7 +78,7 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     ways = writers(format)
     print(f"Writing {path}: a large model takes minutes.", file=sys.stderr, flush=True)
     layers = keras_private.inner_layers(model)
-    half = [v for v in layers if v.compute_dtype in HALF or getattr(v, "products", "")]
+    half = [v for v in layers if v.compute_dtype in HALF or getattr(v, "products", False)]
     with _true_float32() as no_tf32, contextlib.ExitStack() as stack:
         original = _example(model, *SIZES[0])
         if half:  # layers that a layer makes have the global policy, which no configuration has
