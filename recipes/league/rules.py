@@ -104,7 +104,7 @@ class Settings(Sizes):
     rates: tuple[float, ...] = setting(
         (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), "Learning rates to try, in league/rates."
     )
-    extensions: int = setting(4, "Doubled or halved rates to add while the best is at an edge.")
+    extensions: int = setting(4, "Doubled or halved rates to add while an end is best.", least=0)
     rate: float | None = setting(
         None, "Rate in league/rules; none: the best on record, by network."
     )
