@@ -152,11 +152,10 @@ class Plan:
     def _measure(self, seed, folder):
         replaced = folder.with_name(f"{folder.name}.replaced")
         if folder.exists() and not self.options.resume:
-            if replaced.exists() and not (folder / store.MEASURED).exists():
-                shutil.rmtree(folder)  # of a run anew that was interrupted
-            else:
+            if (folder / store.MEASURED).exists() or not replaced.exists():
                 shutil.rmtree(replaced, ignore_errors=True)
                 folder.rename(replaced)
+            shutil.rmtree(folder, ignore_errors=True)  # of a run anew that was interrupted
         run = Run(folder, seed, self.options)
         name = self.experiment.name
         print(f"{name}, {self.scale}, seed {seed}", flush=True)

@@ -336,11 +336,12 @@ def test_inputs_by_name_of_a_layer_without_a_configuration(tmp_path, backend):
 
 @keras.saving.register_keras_serializable("test_export")
 class Nested(keras.layers.Layer):
-    """A layer with one inside, whose policy is the global one."""
+    """A layer with one inside, whose policy is the global one, and an argument of a zoo layer."""
 
-    def __init__(self, **kwargs):
+    def __init__(self, products=4, **kwargs):
         super().__init__(**kwargs)
-        self.inner = keras.layers.Dense(4)
+        self.products = products
+        self.inner = keras.layers.Dense(products)
 
     def build(self, shape):
         """Build the layer inside."""
@@ -349,6 +350,10 @@ class Nested(keras.layers.Layer):
     def call(self, x):
         """Return a sum, which TensorFlow has of equal dtypes only."""
         return x + self.inner(x)
+
+    def get_config(self):
+        """Return the configuration with the argument."""
+        return {**super().get_config(), "products": self.products}
 
 
 def test_layers_inside_a_layer_in_half_precision_are_exported(tmp_path, backend):
@@ -367,14 +372,10 @@ def test_layers_inside_a_layer_in_half_precision_are_exported(tmp_path, backend)
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="a setting of PyTorch")
 def test_an_export_leaves_the_precision_of_products_as_it_is(tmp_path):
     matmul = sys.modules["torch"].backends.cuda.matmul
-    if not hasattr(matmul, "fp32_precision"):
-        pytest.skip("new in torch 2.9")
     before = matmul.fp32_precision
     matmul.fp32_precision = "tf32"  # `allow_tf32` then cannot be read
     try:
-        zoo.export(
-            keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), tmp_path / "m.onnx"
-        )
+        zoo.export(small(), tmp_path / "model.onnx")
         assert matmul.fp32_precision == "tf32"
     finally:
         matmul.fp32_precision = before

@@ -78,15 +78,14 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     ways = writers(format)
     print(f"Writing {path}: a large model takes minutes.", file=sys.stderr, flush=True)
     layers = keras_private.inner_layers(model)
-    half = [v for v in layers if v.compute_dtype in HALF or getattr(v, "products", False)]
+    half = [v for v in layers if {v.compute_dtype, str(getattr(v, "products", ""))} & {*HALF}]
     with _true_float32() as no_tf32, contextlib.ExitStack() as stack:
         original = _example(model, *SIZES[0])
         if half:  # layers that a layer makes have the global policy, which no configuration has
-            dtype, of_weights = half[0].compute_dtype, half[0].variable_dtype
-            keras.config.set_dtype_policy(dtype if dtype == of_weights else f"mixed_{dtype}")
+            keras.config.set_dtype_policy(re.split("_from_|map_", half[0].dtype_policy.name)[-1])
         lost = _lost(model, original, LOST if half else TOLERANCE)
         keras.config.set_dtype_policy("float32")
-        no_tf32.close()
+        no_tf32.close()  # torch.export reads `allow_tf32`, which then raises
         if lost and half:
             raise ValueError(
                 f"Expected layers whose configurations make them again, in float32. Received: "
@@ -237,10 +236,7 @@ def _deviation(read, examples):
 
 @contextlib.contextmanager
 def _true_float32():
-    """Compute in true float32: no mixed precision, no TF32 (a GPU then deviates by 1e-3).
-
-    Gives an `ExitStack` that ends the latter on torch, whose ONNX exporter reads `allow_tf32`.
-    """
+    """Compute in float32 without TF32, which deviates by 1e-3; on torch until it is closed."""
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as no_tf32:
         stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
         keras.config.set_dtype_policy("float32")
@@ -256,15 +252,11 @@ def _true_float32():
 
             stack.enter_context(jax.default_matmul_precision("highest"))
         else:
-            import torch
+            from torch.backends import cuda, cudnn
 
-            matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-            parts, key, off = (matmul, cudnn), "allow_tf32", False
-            if hasattr(cudnn, "conv"):  # from torch 2.9 on, which raises if keys are mixed
-                parts, key, off = (matmul, cudnn.conv, cudnn.rnn), "fp32_precision", "ieee"
-            for part in parts:
-                no_tf32.callback(setattr, part, key, getattr(part, key))
-                setattr(part, key, off)
+            for part in (cuda.matmul, cudnn.conv, cudnn.rnn):
+                no_tf32.callback(setattr, part, "fp32_precision", part.fp32_precision)
+                part.fp32_precision = "ieee"
         yield no_tf32
 
 
@@ -497,7 +489,7 @@ def _float32_policies(config):
     if config.get("class_name") == "DTypePolicy" and config["config"]["name"] in HALF:
         return {**config, "config": {"name": "float32"}}
     config = {key: _float32_policies(value) for key, value in config.items()}
-    if config.get("products"):  # of zoo.backend.layers.Dense
+    if config.get("products") in HALF:  # of zoo.backend.layers.Dense
         config["products"] = ""
     if config.get("dtype") in HALF:
         config["dtype"] = "float32"

@@ -176,13 +176,12 @@ class ResidualBlock(Skip):
         for i, kernel in enumerate(kernels, 1):
             last = i == len(kernels)
             logit = bias if last else None
-            initializer = self.last_initializer if last and is_h else self.kernel_initializer
             conv = self._convolution(
                 f"conv{i}",
                 self.width if last else self.filters,
                 kernel,
                 self.strides if i == 1 else 1,
-                apart(initializer, name, i - 1),
+                apart(self.last_initializer if last and is_h else self.kernel_initializer, name, i),
                 None if normalized_after else logit,
             )
             beta = logit if normalized_after and logit is not None else 0.0

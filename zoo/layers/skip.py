@@ -16,13 +16,12 @@ from zoo.types import Initializer, Regularizer, Shape, Tensor
 BRANCHES = ("transform", "transform_gate", "carry_gate", "shortcut")
 
 
-def apart(initializer: Initializer, branch: str, number: int = 0) -> Initializer:
+def apart(initializer: Initializer, branch: str, number: int = 1) -> Initializer:
     """Return a copy of an initializer, with an integer seed of its own for each kernel."""
-    initializer = initializer.clone()
     config = initializer.get_config()
     if not is_integer(config.get("seed"), 0):
-        return initializer
-    seed = config["seed"] + BRANCHES.index(branch) + len(BRANCHES) * number
+        return initializer.clone()
+    seed = config["seed"] + BRANCHES.index(branch) + len(BRANCHES) * (number - 1)
     return type(initializer).from_config({**config, "seed": seed})
 
 
