@@ -49,6 +49,9 @@ SCREEN = {  # columns of numbers: headings by name
 }
 
 
+OF_BLOCK = ("l2_ratio", "block_influence", "cosine_input", "norm_growth")  # of x, f and y alone
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """Verdict on a block: one of `VERDICTS`."""
@@ -146,7 +149,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     One pass for the probes, one over random examples for the lesions. The first rule that holds
     decides:
 
-    * explodes: |y| / |x| is above 30, or a value is not finite;
+    * explodes: |y| / |x| is above 30, or a number of x, f and y is not finite;
     * idle: without it, the KL divergence of the output is below 0.01 nats (or the relative change
       of other outputs below 0.05), and at most a tenth of the blocks' mean;
     * undoes: with labels, the cosine of f and the loss gradient at x is above 0.05; or the cosine
@@ -215,8 +218,7 @@ def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> t
     >>> judge({"l2_ratio": 1.5, "norm_growth": 1.8})
     ('replaces', '|f|/|x| 1.5 >= 1')
     """
-    own = [name for name in numbers if name.split("_")[-1] not in ("loss", "kl", "change")]
-    not_finite = [name for name in own if not np.isfinite(numbers[name])]
+    not_finite = [name for name in OF_BLOCK if not np.isfinite(numbers.get(name, 0.0))]
     if not_finite:
         return "explodes", f"{SCREEN[not_finite[0]]} is not finite"
     growth = numbers.get("norm_growth", 0.0)

@@ -10,8 +10,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from zoo.backend import compiled, gradients_at_marks, keras_private
-from zoo.backend.runtime import kept_random_state
+from zoo.backend import compiled, gradients_at_marks, kept_random_state, keras_private
 from zoo.callbacks.probes.objective import (
     Loss,
     Objective,

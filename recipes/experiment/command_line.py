@@ -150,7 +150,7 @@ class Plan:
         return measured
 
     def _measure(self, seed, folder):
-        replaced = folder.with_name(f"{folder.name}.replaced")
+        replaced = folder.with_name(f"{folder.name}.replaced")  # until this run has ended
         if folder.exists() and not self.options.resume:
             if (folder / store.MEASURED).exists() or not replaced.exists():
                 shutil.rmtree(replaced, ignore_errors=True)
@@ -164,7 +164,7 @@ class Plan:
             measured = self.experiment.measure(self.settings, run)
         except FAILURES:
             begun = self.options.resume or run.networks or (folder / "parts").exists()
-            if replaced.exists() and not begun:
+            if replaced.exists() and not begun:  # nothing was measured anew
                 shutil.rmtree(folder)
                 replaced.rename(folder)
             raise

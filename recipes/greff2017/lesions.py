@@ -59,7 +59,8 @@ class FullLesions(ImageSettings):
 
     def __post_init__(self) -> None:
         if len(self.depths) != 2 or any(depth % 6 != 2 or depth < 8 for depth in self.depths):
-            raise ValueError(f"Expected two `depths` of 6 n + 2 layers. Received: {self.depths}")
+            expected = "two `depths` of 6 n + 2 layers, from 8 on"
+            raise ValueError(f"Expected {expected}. Received: {self.depths}")
 
 
 SMALL = {"widths": (8, 8), "blocks": 2, "train_examples": 40, "test_examples": 40}
@@ -239,10 +240,11 @@ def residual_mean(one, network):
 
 def against_plain(measure):
     """Return a claim's fields, whose control is NaN without a plain network: scale "trained"."""
-    return contrast(
-        lambda one, network: measure(one, network) if network in one else math.nan,
-        *("residual", "plain", "the plain network"),
-    )
+
+    def of_network(one, network):
+        return measure(one, network) if network in one else math.nan
+
+    return contrast(of_network, "residual", "plain", "the plain network")
 
 
 HISTORY = (

@@ -141,7 +141,7 @@ def network(
     name: str, settings: Sizes, vocabulary: int, hidden: int | None = None, seed: int = 0
 ) -> keras.Model:
     """Return an entry's network; `hidden` is the feed-forward size, None: 4 times the width."""
-    seed += 1_000_000 * (name == "pre_again")
+    seed += 1_000_000 * (name == "pre_again")  # of its initial values; ours
     sizes = {key: getattr(settings, key) for key in ("steps", "width", "depth", "heads")}
     return zoo.transformer_lm(vocabulary, hidden=hidden, **sizes, **ENTRIES[name], seed=seed)
 

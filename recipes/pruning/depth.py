@@ -84,9 +84,10 @@ SCALES = {
 def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     """Return accuracy, multiply-adds and latency by network, share and method."""
     run.start(settings)
-    importlib.import_module("torch_pruning")  # raises, as the next line, before any work
+    importlib.import_module("torch_pruning")  # raises, as `writers`, before any work
     for runtime in ("onnx", *settings.runtimes):
-        writers(runtime) if runtime in FORMATS else None
+        if runtime in FORMATS:
+            writers(runtime)
     images = run.load_images(settings)
     cases = {f"resnet{depth}": Case(settings, run, images, depth) for depth in settings.depths}
     measured = {}

@@ -151,6 +151,7 @@ def test_a_network_before_training_has_no_idle_blocks():
     "numbers, verdict",
     [
         ({"l2_ratio": 0.2, "norm_growth": np.inf}, "explodes"),
+        ({"l2_ratio": 0.2, "cosine_loss": np.nan, "lesion_kl": np.nan}, "refines"),  # the network's
         ({"l2_ratio": 0.2, "lesion_kl": 0.02}, "refines"),
         ({"l2_ratio": 0.2, "lesion_kl": 0.002}, "idle"),
         ({"l2_ratio": 1.0, "cosine_input": -0.4}, "replaces"),

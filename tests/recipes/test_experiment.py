@@ -93,6 +93,22 @@ def test_invalid_flags_are_refused_before_any_work(word, message):
         command_line.parse(TOY, ["--scale=smoke", word])
 
 
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        ("pruning/transformer", "--shares=2", r"in the range \[0.1, 0.9\]"),
+        ("pruning/transformer", "--depth=1", "1 is not"),
+        ("yutomasi2019/divergence", "--depths=5,6", r"depths of 3 n \+ 2 layers"),
+        ("greff2017/lesions", "--depths=14,2", "from 8 on"),
+        ("srivastava2015/depth_search", "--rates=-1", "lower and the upper end of a range"),
+        ("league/rates", "--extensions=-1", "non-negative"),
+    ],
+)
+def test_settings_that_no_network_has_are_refused_before_any_work(name, word, message):
+    with pytest.raises((ValueError, flags.Error), match=message):
+        command_line.parse(catalog.load(name), ["--scale=full", word])
+
+
 @pytest.mark.parametrize("module", sorted({*catalog.EXPERIMENTS.values()}))
 def test_a_module_of_experiments_runs_by_itself(module, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [module, "--help"])

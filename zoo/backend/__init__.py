@@ -16,7 +16,9 @@ from zoo.backend.runtime import STATIC_SHAPES as STATIC_SHAPES
 from zoo.backend.runtime import double_precision_error as double_precision_error
 from zoo.backend.runtime import gather_shards as gather_shards
 from zoo.backend.runtime import keep_memory as keep_memory
+from zoo.backend.runtime import kept_random_state as kept_random_state
 from zoo.backend.runtime import local_shard as local_shard
 from zoo.backend.runtime import num_replicas as num_replicas
 from zoo.backend.runtime import numpy_values as numpy_values
 from zoo.backend.runtime import seed_everything as seed_everything
+from zoo.backend.runtime import without_tf32 as without_tf32

@@ -5,7 +5,7 @@ import ctypes
 import random
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -47,6 +47,25 @@ def kept_random_state() -> contextlib.AbstractContextManager:
     """Context after which torch's random state is that of before: `DataLoader` draws seeds."""
     torch = sys.modules.get("torch")
     return torch.random.fork_rng(devices=[]) if torch else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Within the context, a GPU multiplies in float32, not in TF32, which deviates by 1e-3."""
+    with contextlib.ExitStack() as stack:
+        if BACKEND == "tensorflow":
+            config = sys.modules["tensorflow"].config.experimental
+            before = config.tensor_float_32_execution_enabled()
+            stack.callback(config.enable_tensor_float_32_execution, before)
+            config.enable_tensor_float_32_execution(False)
+        elif BACKEND == "jax":
+            stack.enter_context(sys.modules["jax"].default_matmul_precision("highest"))
+        else:
+            backends = sys.modules["torch"].backends
+            for part in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+                stack.callback(setattr, part, "fp32_precision", part.fp32_precision)
+                part.fp32_precision = "ieee"
+        yield
 
 
 def keep_memory() -> bool:

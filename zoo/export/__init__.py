@@ -18,7 +18,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from zoo.backend import keras_private
+from zoo.backend import keras_private, without_tf32
 from zoo.graph.blocks import foreign
 from zoo.graph.calls import functional as graph_of
 from zoo.graph.calls import rebuild
@@ -79,21 +79,20 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     print(f"Writing {path}: a large model takes minutes.", file=sys.stderr, flush=True)
     layers = keras_private.inner_layers(model)
     half = [v for v in layers if {v.compute_dtype, str(getattr(v, "products", ""))} & {*HALF}]
-    with _true_float32() as no_tf32, contextlib.ExitStack() as stack:
+    # as int8_from_mixed_bfloat16; layers inside a layer have the global policy, in no configuration
+    policy = re.split("_from_|map_", half[0].dtype_policy.name)[-1] if half else "float32"
+    with without_tf32(), _global_policy(policy):
         original = _example(model, *SIZES[0])
-        if half:  # layers that a layer makes have the global policy, which no configuration has
-            keras.config.set_dtype_policy(re.split("_from_|map_", half[0].dtype_policy.name)[-1])
         lost = _lost(model, original, LOST if half else TOLERANCE)
-        keras.config.set_dtype_policy("float32")
-        no_tf32.close()  # torch.export reads `allow_tf32`, which then raises
-        if lost and half:
-            raise ValueError(
-                f"Expected layers whose configurations make them again, in float32. Received: "
-                f"{model.name}: {lost} Return all arguments in `get_config`, or build the model, "
-                f"and quantize it, in float32."
-            )
-        if keras.config.backend() != "tensorflow":  # whose device would end up in the graph
-            stack.enter_context(keras.device("cpu"))
+    if lost and half:
+        raise ValueError(
+            f"Expected layers whose configurations make them again, in float32. Received: "
+            f"{model.name}: {lost} Return all arguments in `get_config`, or build the model, "
+            f"and quantize it, in float32."
+        )
+    # a device would end up in TensorFlow's graph, and torch.export refuses settings without TF32
+    exact = without_tf32() if keras.config.backend() == "tensorflow" else keras.device("cpu")
+    with exact, _global_policy("float32"):
         model = make_savable(rebuild(model)) if lost else in_float32(model)
         examples = [_example(model, *sizes) for sizes in SIZES]
         if not half:
@@ -235,29 +234,14 @@ def _deviation(read, examples):
 
 
 @contextlib.contextmanager
-def _true_float32():
-    """Compute in float32 without TF32, which deviates by 1e-3; on torch until it is closed."""
-    with contextlib.ExitStack() as stack, contextlib.ExitStack() as no_tf32:
-        stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
-        keras.config.set_dtype_policy("float32")
-        if keras.config.backend() == "tensorflow":
-            import tensorflow as tf
-
-            config = tf.config.experimental
-            before = config.tensor_float_32_execution_enabled()
-            stack.callback(config.enable_tensor_float_32_execution, before)
-            config.enable_tensor_float_32_execution(False)
-        elif keras.config.backend() == "jax":
-            import jax
-
-            stack.enter_context(jax.default_matmul_precision("highest"))
-        else:
-            from torch.backends import cuda, cudnn
-
-            for part in (cuda.matmul, cudnn.conv, cudnn.rnn):
-                no_tf32.callback(setattr, part, "fp32_precision", part.fp32_precision)
-                part.fp32_precision = "ieee"
-        yield no_tf32
+def _global_policy(policy):
+    """Within the context, layers without a policy of their own have this one."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def input_names(model: keras.Model) -> list[str]:

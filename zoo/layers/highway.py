@@ -8,7 +8,7 @@ from zoo.backend.layers import Conv2D
 from zoo.checks import as_side, check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip, apart
+from zoo.layers.skip import GateBias, Skip, with_own_seed
 from zoo.types import Activation, Initializer, Shape, Tensor
 
 
@@ -53,10 +53,10 @@ class Highway(Skip):
 
     def branch_options(self, name: str, bias: float | None) -> dict[str, Any]:
         """Return the arguments that Keras's layers for H, T and C have in common."""
-        initializer = apart(self.bias_initializer, name)
+        initializer = with_own_seed(self.bias_initializer, name)
         return {
             "activation": self.activation if bias is None else gate,
-            "kernel_initializer": apart(self.kernel_initializer, name),
+            "kernel_initializer": with_own_seed(self.kernel_initializer, name),
             "bias_initializer": initializer if bias is None else GateBias(bias, initializer),
             **self.regularizers(),
             "dtype": self.branch_policy(name),

@@ -9,7 +9,7 @@ from zoo.checks import as_side, check_integers
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import UnsharedBatchNormalization, check_use
 from zoo.layers.gating import gate
-from zoo.layers.skip import GateBias, Skip, apart
+from zoo.layers.skip import GateBias, Skip, with_own_seed
 from zoo.types import Initializer, Shape, Tensor
 
 
@@ -164,7 +164,7 @@ class ResidualBlock(Skip):
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return a `Branch`: F, T, C or the projection P; see `Skip.branch`."""
         if name == "shortcut":
-            initializer = apart(self.kernel_initializer, name)
+            initializer = with_own_seed(self.kernel_initializer, name)
             layers = [self._convolution("conv", self.width, 1, self.strides, initializer)]
             if self.batch_norm and not self.preactivation:
                 layers.append(self._normalization("norm"))
@@ -176,12 +176,13 @@ class ResidualBlock(Skip):
         for i, kernel in enumerate(kernels, 1):
             last = i == len(kernels)
             logit = bias if last else None
+            initializer = self.last_initializer if last and is_h else self.kernel_initializer
             conv = self._convolution(
                 f"conv{i}",
                 self.width if last else self.filters,
                 kernel,
                 self.strides if i == 1 else 1,
-                apart(self.last_initializer if last and is_h else self.kernel_initializer, name, i),
+                with_own_seed(initializer, name, i),
                 None if normalized_after else logit,
             )
             beta = logit if normalized_after and logit is not None else 0.0

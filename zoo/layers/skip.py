@@ -16,8 +16,8 @@ from zoo.types import Initializer, Regularizer, Shape, Tensor
 BRANCHES = ("transform", "transform_gate", "carry_gate", "shortcut")
 
 
-def apart(initializer: Initializer, branch: str, number: int = 1) -> Initializer:
-    """Return a copy of an initializer, with an integer seed of its own for each kernel."""
+def with_own_seed(initializer: Initializer, branch: str, number: int = 1) -> Initializer:
+    """Return a copy of an initializer; an integer seed differs by branch and layer in it."""
     config = initializer.get_config()
     if not is_integer(config.get("seed"), 0):
         return initializer.clone()
