@@ -160,7 +160,9 @@ def _einsum(operation, shapes, output):
 # is QK^T and AV, of queries `(batch, steps, heads, size)`, keys and values `(batch, ...)`. In
 # a tensor product every summed letter counts in both arguments, every other in one and the output.
 RULES: dict[str, Callable[[Any, list[Shape], Shape], int]] = {
-    **dict.fromkeys(("Matmul", "Dot", "Inner"), lambda _, shapes, out: prod(out) * shapes[0][-1]),
+    **dict.fromkeys(("Matmul", "Dot"), lambda _, shapes, out: prod(out) * shapes[0][-1]),
+    # Not by its output, of which Keras 3.14 gives another shape.
+    "Inner": lambda _, shapes, out: prod(shapes[0]) * prod(shapes[1][:-1]),
     "Einsum": _einsum,
     "Tensordot": lambda _, shapes, out: isqrt(prod(shapes[0]) * prod(shapes[1]) * prod(out)),
     "Conv": lambda _, shapes, out: prod(out) * prod(shapes[1][:-1]),
