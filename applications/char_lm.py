@@ -8,7 +8,7 @@ import numpy as np
 
 from zoo.applications.registry import builder
 from zoo.backend.layers import Dense
-from zoo.checks import check_choice, check_integers
+from zoo.checks import as_integers, check_choice, check_integers
 from zoo.datasets.text import Vocabulary
 from zoo.initializers import Uniform
 from zoo.layers.carry_lstm import CarryLSTM
@@ -78,11 +78,11 @@ def char_lm(
     arXiv:1612.07771, section 5.2 and Table 1a.
     """
     check_choice(SIZES, size=size)
-    filters = SIZES[size]["filters"] if filters is None else filters
+    filters = SIZES[size]["filters"] if filters is None else as_integers(1, filters=filters)
     units = SIZES[size]["units"] if units is None else units
     widths = range(1, len(filters) + 1)
-    steps = 1 if num_steps is None else num_steps
-    check_integers(1, batch_size=batch_size, num_steps=steps, units=units)
+    check_integers(1, batch_size=batch_size, units=units)
+    check_integers(1, num_steps=num_steps, optional=True)
     num_words, num_characters, word_length = PTB
     if vocabulary is not None:
         num_words = len(vocabulary.words)

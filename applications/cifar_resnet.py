@@ -8,7 +8,7 @@ from keras import layers, ops
 
 from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import BatchNormalization, Conv2D
-from zoo.checks import check_choice, is_integer
+from zoo.checks import check_choice, is_integer, require
 from zoo.initializers import KaimingNormal
 from zoo.layers.residual_block import ResidualBlock
 from zoo.types import Shape
@@ -157,11 +157,9 @@ def shared_resnet(
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.5, Table 1 and Figs 8 and 9.
     """
     blocks = blocks_of(depth)
-    if blocks < UNSHARED + 2:
-        raise ValueError(
-            f"`depth` must be at least {6 * (UNSHARED + 2) + 2}: the first {UNSHARED} blocks of a "
-            f"stage are not shared. Received: depth={depth}. Take cifar_resnet({depth})."
-        )
+    least = 6 * (UNSHARED + 2) + 2
+    expected = f"at least {least}, as the first {UNSHARED} blocks of a stage are not shared. Take"
+    require(depth >= least, f"{expected} cifar_resnet({depth})", depth=depth)
     check_choice(SHARE, batch_norm=batch_norm)
     share, initial_gamma = SHARE[batch_norm]
     gamma = initial_gamma if gamma is None else gamma
@@ -173,11 +171,9 @@ def blocks_of(depth: int) -> int:
     """Return n of a network of 6 n + 2 layers, or raise a `ValueError`."""
     is_valid = is_integer(depth, 8)
     n = (depth - 2) // 6 if is_valid else 1
-    if not is_valid or depth != 6 * n + 2:
-        raise ValueError(
-            f"`depth` must be 6 n + 2, as three stages of n blocks of two convolutions and two "
-            f"more layers have. Received: depth={depth!r}. Take {6 * n + 2} or {6 * n + 8}."
-        )
+    expected = "6 n + 2, as three stages of n blocks of two convolutions and two more layers have"
+    expected = f"{expected}, such as {6 * n + 2} or {6 * n + 8}"
+    require(is_valid and depth == 6 * n + 2, expected, depth=depth)
     return n
 
 

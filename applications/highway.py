@@ -8,7 +8,7 @@ from keras import layers
 
 from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import Conv2D, MaxPooling2D
-from zoo.checks import check_integers
+from zoo.checks import as_integers, check_integers
 from zoo.initializers import Gaussian, GlorotUniform, KaimingNormal
 from zoo.layers import gating
 from zoo.layers.highway import HighwayConv2D, HighwayDense
@@ -55,7 +55,7 @@ def highway_mlp(
     check_integers(1, units=units)
     is_relu = keras.activations.get(activation) is keras.activations.relu
     initializer = KaimingNormal() if is_relu else GlorotUniform()
-    inputs = keras.Input(tuple(input_shape), name="inputs")
+    inputs = keras.Input(as_integers(1, input_shape=input_shape), name="inputs")
     x = layers.Flatten(name="flatten")(inputs)
     first = initializer.clone()
     x = layers.Dense(int(units), activation, kernel_initializer=first, name="first")(x)

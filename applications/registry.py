@@ -13,7 +13,7 @@ from keras import layers
 
 from zoo.applications import weights
 from zoo.applications.weights import BUILDERS
-from zoo.checks import check_integers, is_integer
+from zoo.checks import check_choice, check_integers, is_integer, nearest, require
 from zoo.initializers import Uniform
 from zoo.layers.gating import HALF
 from zoo.types import PathLike, Shape, Tensor
@@ -64,6 +64,11 @@ def builder(name: str = "") -> Callable[[Callable[P, keras.Model]], Callable[P, 
 
         @functools.wraps(function)
         def build(*args: P.args, **kwargs: P.kwargs) -> keras.Model:
+            for key in kwargs.keys() - signature.parameters.keys():
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {key!r}. It has "
+                    f"{', '.join(signature.parameters)}{nearest(key, signature.parameters)}"
+                )
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
@@ -127,8 +132,7 @@ def create_model(name: str, /, **arguments: Any) -> keras.Model:
     >>> create_model("highway_mnist", width=32).count_params()
     151690
     """
-    if name not in BUILDERS:
-        raise ValueError(f"There is no model {name!r}. There are {', '.join(list_models())}.")
+    check_choice(list_models(), name=name)
     return BUILDERS[name](**arguments)
 
 
@@ -137,18 +141,13 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
 
     The shape is `(height, width, channels)`, where None is a side that may vary.
     """
-    if keras.config.image_data_format() != "channels_last":
-        raise ValueError(
-            "The networks are channels last. Received: the data format 'channels_first'. Call "
-            "keras.config.set_image_data_format('channels_last') before you build one."
-        )
-    shape = () if input_shape is None else tuple(input_shape)
+    order = keras.config.image_data_format()
+    expected = "'channels_last': call keras.config.set_image_data_format before you build a network"
+    require(order == "channels_last", expected, image_data_format=order)
+    shape = tuple(input_shape) if isinstance(input_shape, tuple | list) else ()
     sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
-    if len(shape) != 3 or not is_integer(shape[2], 1) or not sides_fit:
-        raise ValueError(
-            f"`input_shape` must be (height, width, channels), channels last and known. "
-            f"Received: input_shape={input_shape!r}"
-        )
+    valid = len(shape) == 3 and is_integer(shape[2], 1) and sides_fit
+    require(valid, "(height, width, channels), channels last and known", input_shape=input_shape)
     if any(side is not None and side < smallest for side in shape[:2]):
         raise ValueError(
             f"This network downsamples its images and needs at least {smallest} x {smallest} "
@@ -190,11 +189,8 @@ def classifier(
                     f" last features are {tuple(x.shape[1:])}. Resize them."
                 )
             x = layer(x)
-        if x.shape[-1] is None:
-            raise ValueError(
-                f"The classifier of this network reads each position. Received: input_shape="
-                f"{tuple(inputs.shape[1:])}. Give known sides, or include_top=False."
-            )
+        expected = "of known sides, as the classifier reads each position, or include_top=False"
+        require(x.shape[-1] is not None, expected, input_shape=tuple(inputs.shape[1:]))
         x = layers.Dense(
             int(classes),
             top.get("classifier_activation", "softmax"),

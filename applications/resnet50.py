@@ -8,6 +8,7 @@ from keras import layers
 
 from zoo.applications.registry import Top, builder, classifier, image_input
 from zoo.backend.layers import BatchNormalization, Conv2D, MaxPooling2D
+from zoo.checks import as_integers, require
 from zoo.initializers import KaimingNormal, Uniform
 from zoo.layers.residual_block import ResidualBlock
 from zoo.types import Shape
@@ -97,11 +98,9 @@ def bottlenecks(
     top: Top,
 ) -> keras.Model:
     """Return stem, stages of bottleneck blocks of the given widths, average and classifier."""
-    if len(blocks) != len(widths) or min(blocks, default=0) < 1:
-        raise ValueError(
-            f"`blocks` must have a positive number for each of the {len(widths)} widths. "
-            f"Received: blocks={tuple(blocks)}, widths={tuple(widths)}"
-        )
+    widths = as_integers(1, widths=widths)
+    expected = f"positive numbers, one for each of the {len(widths)} widths"
+    require(len(as_integers(1, blocks=blocks)) == len(widths), expected, blocks=blocks)
     inputs = image_input(input_shape, 32)
     initializer = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one

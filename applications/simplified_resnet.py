@@ -8,7 +8,7 @@ from keras import layers
 
 from zoo.applications.registry import CIFAR, Top, builder, classifier, image_input
 from zoo.backend.layers import Conv2D
-from zoo.checks import is_integer
+from zoo.checks import as_integers, is_integer, require
 from zoo.initializers import Uniform
 from zoo.layers.simplified import (
     Simplified,
@@ -103,16 +103,10 @@ def simplified(
     top: Top,
 ) -> keras.Model:
     """Return the network of 3 n + 2 layers whose 3 n inner ones are `block`s."""
-    if not is_integer(depth, 5) or (depth - 2) % 3:
-        raise ValueError(
-            f"`depth` must be 3 n + 2, as three groups of n convolutions and two more layers "
-            f"have: 5, 8, ..., 20, 32, 44. Received: depth={depth!r}"
-        )
-    if len(widths) != 3:
-        raise ValueError(
-            f"`widths` must be the channels of three groups, none fewer than before. "
-            f"Received: widths={tuple(widths)!r}"
-        )
+    expected = "3 n + 2, as three groups of n convolutions and two more layers have: 5, 8, ..., 20"
+    require(is_integer(depth, 5) and depth % 3 == 2, expected, depth=depth)
+    expected = "the channels of three groups, none fewer than before"
+    require(len(as_integers(1, widths=widths)) == 3, expected, widths=widths)
     inputs = image_input(input_shape, 4)
     start = {"activation": "relu", "kernel_initializer": block.default_initializer()}
     x = Conv2D(widths[0], 3, padding="same", **start, name="stem_conv")(inputs)

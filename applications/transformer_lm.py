@@ -8,7 +8,7 @@ import keras
 from keras import layers
 
 from zoo.applications.registry import builder, full_precision
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.initializers import Gaussian
 from zoo.layers.attention import CausalAttention
 from zoo.layers.configured import Configured
@@ -34,6 +34,10 @@ class PositionEmbedding(Configured):
     def call(self, x: Tensor) -> Tensor:
         """Return the sum."""
         return x + self.embeddings
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the input's shape."""
+        return input_shape
 
 
 @builder("transformer_lm_{rule}")
@@ -90,11 +94,13 @@ def transformer_lm(
     Reference: `zoo.RULES` has that of each rule.
     """
     check_integers(1, vocabulary=vocabulary, steps=steps, width=width, depth=depth, heads=heads)
+    check_integers(1, hidden=hidden, optional=True)
+    check_integers(0, seed=seed, optional=True)
     hidden = 4 * width if hidden is None else hidden
-    check_integers(1, hidden=hidden)
     given = dict(options or {})
     gates = {name: given.pop(name) for name in ("gate_bias", "gate") if name in given}
-    _check_options(rule, given)
+    known = {*type(rule_of(rule, {})).arguments} - {"index", "depth", "per_layer"}
+    require({*given} <= known, f"some of those of {rule!r}, {sorted(known)}", options=given)
     tokens = keras.Input((steps,), dtype="int32", name="tokens")
 
     def drawn(name):
@@ -143,10 +149,3 @@ def transformer_lm(
     x = StreamEnd(rule, 2 * depth, **given, name="stream_end")(x)
     logits = dense("logits", vocabulary, dtype=full_precision())(x)
     return keras.Model(tokens, logits, name=f"transformer_lm_{rule}")
-
-
-def _check_options(rule, given):
-    known = {*type(rule_of(rule, {})).arguments} - {"index", "depth", "per_layer"}
-    if not {*given} <= known:
-        text = f"The rule {rule!r} has the options {sorted(known)}. Received: {sorted(given)}"
-        raise ValueError(text)

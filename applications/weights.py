@@ -16,6 +16,7 @@ import numpy as np
 
 from zoo import types
 from zoo.applications.char_lm_inference import Scorer
+from zoo.checks import check_choice, require
 from zoo.datasets import images
 from zoo.datasets import text as texts
 from zoo.datasets.preprocessing import RECIPES, Preprocessing
@@ -67,11 +68,7 @@ def card(name: str) -> SimpleNamespace:
     'highway_mnist'
     """
     cards = read_cards()
-    if name not in cards:
-        raise ValueError(
-            f"Expected the name of trained weights, one of {', '.join(sorted(cards))}. Received: "
-            f"{name!r}. A path ends in {SUFFIX}."
-        )
+    check_choice(sorted(cards), weights=name)
     return SimpleNamespace(name=name, **cards[name])
 
 
@@ -107,12 +104,9 @@ def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathl
         return from_hub(str(weights)) / f"model{SUFFIX}"  # as `keras.Model.save` writes it there
     if str(weights).endswith(SUFFIX) and pathlib.Path(weights).is_file():
         return pathlib.Path(weights)
-    if not isinstance(weights, str) or weights.endswith(SUFFIX):
-        raise ValueError(
-            f"`weights` must be None, a name of `zoo.list_weights()` or the path of a "
-            f"{SUFFIX} file. Received: weights={str(weights)!r}, which is no such file."
-        )
-    facts = card(weights)
+    kind = f"None, a name of `zoo.list_weights()` or the path of a {SUFFIX} file that exists"
+    require(isinstance(weights, str) and "." not in weights, kind, weights=weights)
+    facts = card(str(weights))
     parameters = inspect.signature(BUILDERS[facts.builder]).parameters
     defaults = {key: parameter.default for key, parameter in parameters.items()}
     expected: Any = {**defaults, **facts.arguments}
@@ -130,7 +124,7 @@ def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathl
             f"zoo.{facts.builder}({arguments}), for zoo.{builder}({others}). "
             f"zoo.weights.build({weights!r}) makes the network of these weights."
         )
-    return path(weights)
+    return path(str(weights))
 
 
 def load(model: keras.Model, path: PathLike) -> None:

@@ -23,6 +23,7 @@ COLORS = ("#3b7dc4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # o
 POINTS = {"marker": "o", "markersize": 3}
 DASHED = {"linestyle": "--", "color": "0.5", "linewidth": 1}
 NAMES = 30  # largest number of names at an axis
+LONG = 16  # largest number of characters of a name there
 STYLE = """:root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;max-width:78em;margin:1.5em auto;padding:0 1em}
 div,pre{overflow-x:auto}p,h1,h3{overflow-wrap:anywhere}
@@ -30,16 +31,16 @@ div,pre{overflow-x:auto}p,h1,h3{overflow-wrap:anywhere}
 section p{font-size:.87em;min-height:3em;margin:0}h3{margin:.6em 0 .2em}
 svg{width:100%;height:auto;color:color-mix(in srgb,CanvasText 75%,Canvas)}
 svg text{fill:currentColor}
-table{border-spacing:0;font-size:.9em;text-align:left}th{font-weight:normal}
+table{border-spacing:0;font-size:.9em;text-align:left}th{font-weight:normal}summary{margin-top:.6em}
 td,th{padding:.2em .9em .2em 0;vertical-align:top;border-top:1px solid #8886}
 td:nth-child(n+4){white-space:nowrap}:is(td,th):first-child{overflow-wrap:anywhere;min-width:7em}"""
 
-MEANINGS = {  # by the beginning of a value's name
+MEANINGS = {  # by the beginning of a value's name; the longest one counts
     "activation_norm": "Norm of a block's output: does it grow from block to block?",
     "block_influence": "1 - cosine of a block's skip input and output; near 0 it may be removed.",
     "block_outputs": "Mean output of each unit; equal columns from block to block are carried.",
     "borderline_examples": "Early readout of the examples near a decision boundary, and of others.",
-    "class_gates": "Mean gate over a class's examples minus that over all examples.",
+    "class_gates": "Mean gate over a class's examples minus that over all; distance: its size.",
     "cosine_input": "Cosine of f and the skip input x; negative: the block takes away from x.",
     "cosine_loss": "Cosine of f and the loss gradient; negative: the block lowers the loss.",
     "dominant_flow": "Share of channels whose own feature brings most of their gradient.",
@@ -48,16 +49,23 @@ MEANINGS = {  # by the beginning of a value's name
     "gate_activity": "Mean gate: T near 0 carries the input, near 1 replaces it; C the reverse.",
     "gate_bias": "Bias of the gate's logits; negative: the input is carried.",
     "gradient_norm": "Norm of the loss gradient at a block's input: does it vanish or explode?",
+    "gradient_norm_first": "Gradient norm of the first stage over the last's: does it explode?",
     "interlayer_cushion": "How much better layers between two blocks pass signal than noise.",
     "intermediate_accuracy": "Accuracy and loss of the classifier applied to each block's output.",
-    "l2_ratio": "|f| / |x|: small changes refine the skip input x, 1 and more replace it.",
+    "l2_ratio": "|f| / |x|: small changes refine x, 1 and more replace it; dead: share of zero x.",
     "layer_cushion": "How much better a layer passes its input than noise of the same size.",
-    "lesion_": "Each block left out, one at a time: a redundant block barely changes the output.",
+    "layer_cushion_": "Share of examples: by size of the cushion, or dead: of an input that is 0.",
+    "lesion_": "Accuracy or loss without each block, one at a time.",
+    "lesion_agreement": "Share of answers that stay the same without each block.",
+    "lesion_change": "Norm of the output's change without each block, over the output's norm.",
+    "lesion_kl": "KL divergence, in nats, of the output from that without each block.",
+    "lesion_variation": "Probability that moves to other classes without each block.",
     "logit_lens": "The network's tail applied to each block's output, against its own output.",
-    "loop_": "A run of blocks used so many times; divergences in nats.",
+    "loop_": "A run of blocks used so many times; divergences, from the next number, in nats.",
+    "loop_step_norm": "How far the last use of a run of blocks moves its input, over its norm.",
     "norm_growth": "|y| / |x|: growth of activations through a block.",
-    "residual_mean": "Mean of a block's residual function over examples; 0: it has no bias.",
-    "shuffle_": "The blocks of each stage in a random order, against the order's Kendall tau.",
+    "residual_mean": "Mean f over examples; 0: no bias; relative: its norm over the size of f.",
+    "shuffle_": "Blocks of each stage in random orders, by number of swaps; tau: Kendall's tau.",
     "taylor_term": "A block's change of the loss, to first order.",
 }
 
@@ -150,8 +158,7 @@ def _draw_blocks(axis, table, probe):
                 width = np.array([spread.get(name, np.nan) for name in names])
                 band = {"color": COLORS[0], "alpha": 0.2, "linewidth": 0}
                 axis.fill_between(range(len(names)), y - width, y + width, **band)
-    if names:
-        axis.set_xlim(-0.5, len(names) - 0.5)
+    axis.set_xlim(-0.5, max(len(names), 1) - 0.5)
     _set_names(axis.xaxis, names, rotation=90)
 
 
@@ -161,9 +168,13 @@ def _set_names(axis, names, **options):
     end = os.path.commonprefix([name[len(start) :][::-1] for name in names])[::-1]
     start = re.match(r"(.*[_/.])?", start)[0]
     end = re.search(r"([_/.].*)?$", end)[0]
-    axis.set_label_text(f"block {start}…{end}" if start + end else "block")
+    label = f"block {start[:LONG]}…{end[-LONG:]}" if start + end else "block"
+    axis.set_label_text(label, fontsize=8)
     positions = range(0, len(names), -(-len(names) // NAMES) or 1)
-    shown = [names[i][len(start) : len(names[i]) - len(end)] for i in positions]
+    rest = [names[i][len(start) : len(names[i]) - len(end)] for i in positions]
+    shown = [v if len(v) <= LONG else f"{v[: LONG // 2]}…{v[-LONG // 2 :]}" for v in rest]
+    if len({*shown}) < len(shown):
+        shown = [*positions]
     axis.set_ticks([*positions], shown, fontsize=7, **options)
     for label in (axis.label, *axis.get_ticklabels()):
         label.set_parse_math(False)  # a name may have a dollar
@@ -182,7 +193,8 @@ def write_html(table: Table, path: PathLike, title: str | None = None, head: str
     text = (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{STYLE}</style><body><main><h1>{title}</h1>{head}<h2>Measures</h2>"
+        f"<style>{STYLE}</style><body><main><h1>{title}</h1>{head}<h2>Measures</h2><p>Means over "
+        f"examples; bands: their standard deviation; dashed: the whole network.</p>"
         f'<div class="grid">{sections}</div>{notes}</main></body></html>\n'
     )
     replace(path, lambda new: new.write_text(text, encoding="utf-8"))

@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import keras
 import numpy as np
 
 from zoo.backend import keras_private, numpy_values
+from zoo.checks import as_path, check_choice, require
 from zoo.io import UNREADABLE, open_npz, replace
 from zoo.types import PathLike
 
@@ -59,9 +59,9 @@ class Resume(keras.callbacks.Callback):
         identity: Settings that distinguish this run; a file with other settings is refused.
 
     Raises:
-        ValueError: if `path` is a folder; when training starts, if a callback in `track` has no
-            `state`, the model is not built, or the file is damaged, of another run, or its
-            variables do not fit the model, or its callbacks `track`.
+        ValueError: if `path` or `identity` is invalid; when training starts, if a callback in
+            `track` has no `state`, the model is not built, or the file is damaged, of another run,
+            or its variables do not fit the model, or its callbacks `track`.
 
     Example:
     >>> resume = Resume("runs/example/state.npz", identity={"seed": 0})
@@ -74,10 +74,10 @@ class Resume(keras.callbacks.Callback):
         identity: dict | None = None,
     ) -> None:
         super().__init__()
-        self.path = pathlib.Path(path)
-        if self.path.is_dir():
-            raise ValueError(f"`path` must be a file, such as state.npz. Received: folder {path}")
-        self.track = list(track)
+        self.path = as_path(path=path)
+        require(not self.path.is_dir(), "a file, such as state.npz, and no folder", path=path)
+        require(isinstance(identity or {}, dict), "a dictionary", identity=identity)
+        self.track = [track] if isinstance(track, keras.callbacks.Callback) else list(track)
         self.identity = json.loads(json.dumps(identity or {}))  # as a file returns it
         self.history = None
 
@@ -93,11 +93,8 @@ class Resume(keras.callbacks.Callback):
                     f"Callbacks in `track` must name their state in an attribute `state`, such as "
                     f"('best', 'wait'). Received: {type(callback).__name__}, which does not."
                 )
-        if not self.model.built:
-            raise ValueError(
-                f"Expected a built model, whose variables are known. Received: "
-                f"{self.model.name!r}. Begin it with a keras.Input, or call `build`."
-            )
+        expected = "built, with known variables: begin it with a keras.Input, or call `build`"
+        require(self.model.built, expected, model=self.model.name)
         if not self.path.exists():
             return
         metadata, arrays = self._load()
@@ -266,8 +263,7 @@ class BestWeights(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Copy the weights if the epoch is the best one so far."""
         logs = logs or {}
-        if self.monitor not in logs:
-            raise ValueError(f"Expected one of {[*logs]}. Received: monitor={self.monitor}")
+        check_choice(logs, monitor=self.monitor)
         value = float(logs[self.monitor])
         if self.best is None or value < self.best:
             self.best = None if math.isnan(value) else value
@@ -284,7 +280,7 @@ def open_run(run_dir: PathLike, identity: dict, *, from_scratch: bool = False) -
     Raises:
         ValueError: if it cannot be written, or is of another run or a running process.
     """
-    run_dir = pathlib.Path(run_dir)
+    run_dir = as_path(run_dir=run_dir)
     resume = Resume(run_dir / "state.npz", identity=identity)
     config = run_dir / "config.json"
     settings = {**identity, "backend": keras.config.backend(), "command": sys.argv}

@@ -21,23 +21,31 @@ from zoo.checks import check_choice, check_integers
 from zoo.graph.blocks import Grain, Network
 from zoo.types import PathLike
 
-REPLACES = 1.0  # |f| / |x|; Jastrzebski et al. (2018), section 4.2: such a block makes new features
-EXPLODES = 30.0  # |y| / |x|; ours: four such blocks in a row leave the range of float16
-# cosine of f and dL/dx; the sign: Jastrzebski et al. (2018), section 4.1; the size: ours
-UNDOES = 0.05
-ERASES = -0.5  # cosine of f and x; ours: f takes away at least half of |f| along x
-UNUSED_KL = 0.01  # nats; ours: about the KL of p = 0.5 from 0.43
-UNUSED_CHANGE = 0.05  # norm of the change over the norm of the output; ours
-UNUSED_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all effects are small
-LESION_EXAMPLES = 64  # ours: lesions of n blocks take n / 2 forward passes
-RULES = (  # after "explodes" and "idle": verdict, number, sign, threshold
-    ("undoes", "cosine_loss", ">", UNDOES),
-    ("undoes", "cosine_input", "<", ERASES),
-    ("replaces", "l2_ratio", ">=", REPLACES),
-    ("refines", "l2_ratio", "<", REPLACES),
+RULES = (  # verdict, number, sign, threshold: the first that holds decides
+    ("explodes", "norm_growth", ">", 30.0),  # ours: four such blocks in a row leave float16
+    ("idle", "lesion_kl", "<", 0.01),  # nats; ours: about the KL of p = 0.5 from 0.43
+    ("idle", "lesion_change", "<", 0.05),  # ours
+    ("undoes", "cosine_loss", ">", 0.05),  # sign: Jastrzebski et al. (2018), 4.1; size: ours
+    ("undoes", "cosine_input", "<", -0.5),  # ours: f takes away at least half of |f| along x
+    ("replaces", "l2_ratio", ">=", 1.0),  # Jastrzebski et al. (2018), section 4.2: new features
+    ("refines", "l2_ratio", "<", 1.0),
 )
 SIGNS = {">": operator.gt, "<": operator.lt, ">=": operator.ge}
+IDLE_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all effects are small
+LESION_EXAMPLES = 64  # ours: lesions of n blocks take n / 2 forward passes
+FEW = 32  # ours: examples whose mean has a standard error of 18 % of their deviation
 VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
+LEGEND = """<details open><summary>Legend: the first verdict that fits decides</summary><table>
+<tr><th scope="row">explodes<td>y is far longer than x, or numbers are not finite
+<tr><th scope="row">idle<td>the output hardly changes without it, a tenth of the mean or less
+<tr><th scope="row">undoes<td>f moves up the loss, or takes away from x
+<tr><th scope="row">replaces<td>f is as long as x or longer, or there is no skip input
+<tr><th scope="row">refines<td>f is shorter than x
+<tr><th scope="row">x, y, f<td>skip input and output of the block, and f = y - x; |x| is a norm
+<tr><th scope="row">cos, dL<td>cosine, gradient of the loss at x; influence: 1 - cos(x,y)
+<tr><th scope="row">lesion<td>block left out; KL divergence (nats) or relative change of the output
+<tr><th scope="row">stage<td>number of the blocks between two changes of the shape
+</table></details>"""
 SCREEN = {  # columns of numbers: headings by name
     "l2_ratio": "|f|/|x|",
     "block_influence": "influence",
@@ -47,8 +55,6 @@ SCREEN = {  # columns of numbers: headings by name
     "lesion_kl": "lesion KL",
     "lesion_change": "lesion change",
 }
-
-
 OF_BLOCK = ("l2_ratio", "block_influence", "cosine_input", "norm_growth")  # of x, f and y alone
 
 
@@ -70,9 +76,9 @@ class Diagnosis:
     title: str  # model, and number of examples
     verdicts: list[Verdict]  # one for each block, in order
     table: Table  # all measured values; its notes say what could not be measured
-    grain: Grain = "sum"  # that of the blocks
-    named: bool = False  # True if the blocks were given by name
     data: str = "x"  # code of what `depth_plan` needs
+    options: str = ""  # code of further arguments
+    cautions: Sequence[str] = ()  # reasons not to rely on the verdicts
 
     def blocks(self, verdict: str) -> list[str]:
         """Return the names of the blocks with one verdict; raise ValueError if it is unknown."""
@@ -85,28 +91,30 @@ class Diagnosis:
 
     def __str__(self) -> str:
         text = aligned(self._lines(), left=(0, 1, 2))
-        head = f"{self.title}. {self._summary()}"
-        return "\n".join([head, text, *self.table.notes, " ".join(self._advice()).strip()])
+        head = [f"{self.title}. {self._summary()}", *(f"Caution: {v}" for v in self.cautions)]
+        return "\n".join([*head, text, *self.table.notes, " ".join(self._advice()).strip()])
 
     def _summary(self):
         counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
         count = len(self.verdicts)
-        return f"{count} block{'s' * (count > 1)}: {', '.join(counts)}."
+        names = {"lesion_accuracy": "accuracy", "lesion_loss": "loss"}
+        intact = [row for row in self.table if row.block is None and row.probe in names]
+        numbers = ", ".join(f"{names[row.probe]} {row.value:.3g}" for row in intact)
+        whole = f" Intact network, on the examples of the lesions: {numbers}." if intact else ""
+        return f"{count} block{'s' * (count > 1)}: {', '.join(counts)}.{whole}"
 
     def _advice(self):
         """Return what to do, and the code for it."""
         idle = self.blocks("idle")
-        lesions = {"lesion_kl", "lesion_change"}
-        # of fewer than four blocks a plan that keeps 0.75 removes none
-        if not idle and (len(self.verdicts) < 4 or lesions.isdisjoint(self.table.probes())):
+        lesioned = [r.value for r in self.table if r.probe in ("lesion_kl", "lesion_change")]
+        if not np.isfinite(lesioned).any():
+            return "No lesion was measured: whether a block is idle is not known.", ""
+        if not idle and len(self.verdicts) < 4:  # of these a plan that keeps 0.75 removes none
             return "No block was found to be idle.", ""
-        options = "" if self.grain == "sum" else f", grain={self.grain!r}"
-        if self.named:
-            options = f", blocks={[row.block for row in self.verdicts]}{options}"
         if idle:
-            code = f"zoo.graph.prune_blocks(model, {idle}{options})"
+            code = f"zoo.graph.prune_blocks(model, {idle}{self.options})"
             return "Remove the idle blocks, then train on:", code
-        code = f"zoo.callbacks.depth_plan(model, {self.data}, keep=0.75{options})"
+        code = f"zoo.callbacks.depth_plan(model, {self.data}, keep=0.75{self.options})"
         return "No block is idle. To remove some and heal the rest by training, make a plan:", code
 
     def _lines(self):
@@ -123,11 +131,14 @@ class Diagnosis:
 
     def _to_html(self):
         advice, code = map(html.escape, self._advice())
-        rows = ["<tr><th>" + "<td>".join(map(html.escape, line)) for line in self._lines()]
-        rows[0] = rows[0].replace("<td>", "<th>")
+        texts = [html.escape(self._summary())]
+        texts += [f"<mark>Caution</mark> {html.escape(text)}" for text in self.cautions]
+        texts.append(f"{advice} <code>{code}</code>" if code else advice)
+        rows = ['<tr><th scope="row">' + "<td>".join(map(html.escape, v)) for v in self._lines()]
+        rows[0] = rows[0].replace("row", "col").replace("<td>", '<th scope="col">')
         return (
-            f"<p>{html.escape(self._summary())}</p><p>{advice} <code>{code}</code></p>"
-            f'<div tabindex="0"><table>{"".join(rows)}</table></div>'
+            f"{''.join(f'<p>{text}</p>' for text in texts)}"
+            f'<div tabindex="0"><table>{"".join(rows)}</table></div>{LEGEND}'
         )
 
 
@@ -146,16 +157,9 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
 ) -> Diagnosis:
     """Return a verdict on each block of a network, with the numbers and thresholds behind it.
 
-    One pass for the probes, one over random examples for the lesions. The first rule that holds
-    decides:
-
-    * explodes: |y| / |x| is above 30, or a number of x, f and y is not finite;
-    * idle: without it, the KL divergence of the output is below 0.01 nats (or the relative change
-      of other outputs below 0.05), and at most a tenth of the blocks' mean;
-    * undoes: with labels, the cosine of f and the loss gradient at x is above 0.05; or the cosine
-      of f and x is below -0.5;
-    * replaces: |f| / |x| is 1 or more, or there is no skip input;
-    * refines: none of these.
+    One pass for the probes, one over random examples for the lesions. docs/any_model.md has the
+    verdicts' rules. With labels, look at the intact network's accuracy first: verdicts are
+    worthless where x is not prepared as in training.
 
     `x` are inputs, or data with or without labels as in `zoo.callbacks.run`, and `y` labels, where
     `x` is an array or a dictionary of arrays. `lesion_examples` is the number of examples for the
@@ -163,8 +167,8 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     of `zoo.callbacks.run`; without `progress`, a `PassProgress` prints the time left.
 
     Raises:
-        ValueError: if there is no block, labels and loss do not fit, or `batch_size` or
-            `lesion_examples` is invalid.
+        ValueError: before any work, if the data have NaN or infinity, there is no block, labels and
+            loss do not fit, or `batch_size` or `lesion_examples` is invalid.
 
     Example:
     >>> inputs = keras.Input((4,))
@@ -175,7 +179,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     """
     check_integers(1, lesion_examples=lesion_examples)
     data = repeatable(x if y is None else (x, y))
-    selected, count = sample(data, lesion_examples, seed)
+    selected, count = sample(_finite(data, batch_size), lesion_examples, seed)
     own: list[Probe] = [probes.L2Ratio(), probes.BlockInfluence()]
     own += [probes.CosineInput(), probes.NormGrowth()]
     if next(batches(data, 1), (None, None))[1] is not None:  # labels
@@ -197,16 +201,16 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     except ValueError as error:  # of blocks that cannot be left out
         table.notes.append(f"No lesions: {error}")
     values = {name: table.values(name) for name in SCREEN if name in table.probes()}
-    means = {}
-    for name, by_block in values.items():
-        by_block.pop(None, None)  # the whole network's
-        means[name] = float(np.mean([*by_block.values()]))
+    means = {name: float(np.mean([v[b] for b in v if b])) for name, v in values.items()}
     verdicts = []
     for block in network.blocks:
         numbers = {name: v[block.name] for name, v in values.items() if block.name in v}
         verdicts.append(Verdict(block.name, block.stage, *judge(numbers, means), numbers))
     data = "(x,)" if y is not None and isinstance(x, list) else "x"
-    return Diagnosis(table.title, verdicts, table, grain, blocks is not None, data)
+    options = "" if blocks is None else f", blocks={[block.name for block in network.blocks]}"
+    options += "" if grain == "sum" else f", grain={grain!r}"
+    cautions = _cautions(table, model, selected, min(count, lesion_examples))
+    return Diagnosis(table.title, verdicts, table, data, options, cautions)
 
 
 def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> tuple[str, str]:
@@ -221,29 +225,60 @@ def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> t
     not_finite = [name for name in OF_BLOCK if not np.isfinite(numbers.get(name, 0.0))]
     if not_finite:
         return "explodes", f"{SCREEN[not_finite[0]]} is not finite"
-    growth = numbers.get("norm_growth", 0.0)
-    if growth > EXPLODES:
-        return "explodes", f"|y|/|x| {_compared(growth, '>', EXPLODES)}"
     close = ""
-    for name, bound in (("lesion_kl", UNUSED_KL), ("lesion_change", UNUSED_CHANGE)):
-        effect = numbers.get(name, math.inf)
-        tenth = UNUSED_SHARE * (means or {}).get(name, math.inf)
-        if effect < bound and effect <= tenth:
-            limit = "" if tenth == math.inf else f", <= {tenth:.3g} (mean / 10)"
-            return "idle", f"{SCREEN[name]} {_compared(effect, '<', bound)}{limit}"
-        if effect < bound:
-            close = f"; {SCREEN[name]} {_compared(effect, '>', tenth)} (mean / 10)"
     for verdict, name, sign, bound in RULES:
-        if name in numbers and SIGNS[sign](numbers[name], bound):
-            return verdict, f"{SCREEN[name]} {_compared(numbers[name], sign, bound)}{close}"
+        value = numbers.get(name, math.nan)
+        if not SIGNS[sign](value, bound):
+            continue
+        reason = f"{SCREEN[name]} {_compared(value, sign, bound)}"
+        if verdict != "idle":
+            return verdict, reason + close
+        tenth = IDLE_SHARE * (means or {}).get(name, math.inf)
+        if value <= tenth:
+            limit = "" if tenth == math.inf else f", <= {tenth:.3g} (mean / 10)"
+            return verdict, reason + limit
+        close = f"; {SCREEN[name]} {_compared(value, '>', tenth)} (mean / 10)"
     return "replaces", f"no skip input{close}"
 
 
 def _compared(value, sign, bound):
     """Return an inequality with as many digits, three or more, as tell its sides apart."""
-    digits = (n for n in range(3, 17) if f"{value:.{n}g}" != f"{bound:.{n}g}")
-    n = next(digits, 3)
+    n = next((n for n in range(3, 17) if f"{value:.{n}g}" != f"{bound:.{n}g}"), 3)
     return f"{value:.{n}g} {sign} {bound:.{n}g}"
+
+
+def _finite(data, batch_size):
+    """Yield the batches of data; raise ValueError for one with NaN or infinity."""
+    for batch in batches(data, batch_size):
+        parts = {name: part for name, part in zip("xy", batch, strict=True) if part is not None}
+        for path, values in keras.tree.flatten_with_path(parts):
+            if np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
+                raise ValueError(
+                    f"Expected finite numbers. Received: NaN or infinity in "
+                    f"{'.'.join(map(str, path))}. Leave out these examples, or replace the values."
+                )
+        yield tuple(parts.values())
+
+
+def _cautions(table, model, selected, count):
+    """Return reasons not to rely on verdicts: few examples, an accuracy as by guessing."""
+    cautions = []
+    if count < FEW:
+        cautions.append(
+            f"Only {count} example{'s' * (count > 1)}: the standard error of a mean is "
+            f"{count**-0.5:.0%} of their deviation, and others may change verdicts: give {FEW}."
+        )
+    is_flat = len(keras.tree.flatten(model.output)[0].shape) == 2  # else some may not count
+    if is_flat and "lesion_accuracy" in table.probes() and isinstance(selected, tuple):
+        labels = keras.tree.flatten(selected[1])[0].reshape(count, -1)
+        guess = np.unique(labels, axis=0, return_counts=True)[1].max() / count
+        limit = guess + 2 * math.sqrt(guess * (1 - guess) / count)
+        if table.values("lesion_accuracy")[None] < limit:
+            cautions.append(
+                f"The accuracy is not clearly above {guess:.3g}, that of always naming the most "
+                f"frequent class: the network is untrained, or x is not prepared as in training."
+            )
+    return cautions
 
 
 def _varies(values):

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from zoo.backend import RETURNS_EARLY
-from zoo.checks import check_integers
+from zoo.checks import check_integers, check_numbers, require
 
 INTERVAL = 20.0  # seconds between two lines of a log
 
@@ -41,7 +41,8 @@ class HalveOnStall(keras.callbacks.Callback):
     on, which is at least the second.
 
     Raises:
-        ValueError: if `patience` is below 2; in `fit`, if `Perplexity` is not before it.
+        ValueError: if `patience` is below 2; in `fit`, if `Perplexity` is not before it, or the
+            optimizer has a schedule.
 
     Reference: `main.lua` of Kim et al.'s code: `decay_when` 1, `learning_rate_decay` 0.5, and
     `#val_losses > 2`.
@@ -52,9 +53,16 @@ class HalveOnStall(keras.callbacks.Callback):
     def __init__(self, least: float = 1.0, patience: int = 3) -> None:
         super().__init__()
         check_integers(2, patience=patience)
+        check_numbers(least=least)
         self.least = least
         self.patience = patience
         self.values: list[float] = []
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Check that the learning rate can be set."""
+        rate = self.model.optimizer.learning_rate
+        expected = "a number in the optimizer, and no schedule, as `HalveOnStall` changes it"
+        require(isinstance(rate, keras.Variable), expected, learning_rate=rate)
 
     def on_epoch_end(self, epoch: int, logs: dict) -> None:
         """Log the learning rate, and halve it if the epoch improved too little."""
@@ -87,12 +95,9 @@ class Epochs(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Check that an epoch is one pass over the batches."""
-        if self.params["steps"] != len(self.batches):
-            raise ValueError(
-                f"An epoch must be one pass over the {len(self.batches)} batches, because their "
-                f"order belongs to the epoch. Received: {self.params['steps']} steps in an epoch. "
-                "Leave `steps_per_epoch` out."
-            )
+        steps = self.params["steps"]
+        expected = f"{len(self.batches)}, one pass over the batches, whose order is the epoch's"
+        require(steps == len(self.batches), expected, steps_per_epoch=steps)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Set the epoch of the batches."""
@@ -108,6 +113,7 @@ class PassProgress:
     """
 
     def __init__(self, label: str, examples: int) -> None:
+        check_integers(1, examples=examples)
         self.label = label
         self.total = examples
         self.done = 0
@@ -135,6 +141,7 @@ class Progress(keras.callbacks.Callback):
 
     def __init__(self, epochs: int, batches: int) -> None:
         super().__init__()
+        check_integers(1, epochs=epochs, batches=batches)
         self.epochs = epochs
         self.batches = batches
 
@@ -149,13 +156,11 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Write the epoch's numbers."""
         seconds = time.perf_counter() - self._passed.start
-        numbers = "  ".join(f"{key} {_digits(value)}" for key, value in (logs or {}).items())
+        numbers = ""
+        for key, values in (logs or {}).items():
+            numbers += " ".join([f"  {key}", *(f"{value:.5g}" for value in np.ravel(values))])
         left = _duration(seconds * (self.epochs - epoch - 1))
-        print(f"{self._passed.label} done  {numbers}  {left} left", flush=True)
-
-
-def _digits(values):
-    return " ".join(f"{value:.5g}" for value in np.ravel(values))
+        print(f"{self._passed.label} done{numbers}  {left} left", flush=True)
 
 
 def _duration(seconds):

@@ -28,6 +28,7 @@ from scipy import stats
 
 import zoo
 from zoo.applications import char_lm_inference
+from zoo.checks import require
 from zoo.datasets import text
 from zoo.datasets.download import DownloadError
 from zoo.export import writers
@@ -84,9 +85,8 @@ class CharLM(Settings):
     words: int = setting(30, "Number of words to generate.")
 
     def __post_init__(self) -> None:
-        if len({*self.variant}) < len(self.variant):
-            text = ",".join(self.variant)
-            raise ValueError(f"Expected different forms. Received: --variant {text!r}")
+        valid = len({*self.variant}) == len(self.variant)
+        require(valid, "different forms", variant=",".join(self.variant))
 
 
 SCALES = {

@@ -10,7 +10,7 @@
 
 From wherever the package is installed: `zoo-recipe list`, `zoo-recipe srivastava2015/gates`.
 
-A name is that of an experiment, of a table or figure, or a pattern; "all" is every experiment.
+A name is that of an experiment, paper, table or figure, or a pattern; "all" is every experiment.
 `list` prints all of them, and what is on record. `claims` runs the miniatures of the papers'
 claims, all or those named, and prints a verdict on each; without --seeds with three seeds, and with
 four, five and eight if the verdict is not settled earlier. `report` writes the
@@ -27,6 +27,8 @@ import functools
 import itertools
 import sys
 from collections.abc import Sequence
+
+import absl.flags
 
 from zoo.recipes.experiment import catalog, command_line, pages, store
 from zoo.recipes.experiment.definitions import LOOKS, Claim, Experiment
@@ -66,16 +68,9 @@ def run_claims(names: Sequence[str], flags: Sequence[str]) -> int:
     ]
     plans = command_line.plans_of([*itertools.chain(*needed)], flags)
     if not plans[0].options.resume:
-        raise ValueError("`claims` only adds what is missing. Received: --noresume")
-
-    def run_one(experiment, claim, experiments):
-        try:
-            run_claim(experiment, claim, experiments, flags)
-        except KeyError as error:
-            raise ValueError(f"These settings do not measure {claim.name}: no {error}") from error
-
+        raise absl.flags.Error("`claims` only adds what is missing. Received: --noresume")
     pairs = zip(chosen, needed, strict=True)
-    commands = {one[1].name: functools.partial(run_one, *one, need) for one, need in pairs}
+    commands = {one[1].name: functools.partial(run_claim, *one, need, flags) for one, need in pairs}
     return command_line.run_each(commands)
 
 
@@ -89,7 +84,10 @@ def run_claim(
         plans = [command_line.parse(one, flags)[0] for one in seeded]
         measured = [plan.run() for plan in plans]
         facts = [store.load(folder)[1] for plan in plans for folder in plan.folders]
-        row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
+        try:
+            row = pages.evaluate(experiment, claim, [*zip(*measured, strict=True)], facts)
+        except KeyError as error:
+            raise ValueError(f"These settings do not measure {claim.name}: no {error}") from error
         text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
         print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
         is_settled = claim.is_settled(row["values"], row["control"]["values"])

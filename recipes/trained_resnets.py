@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 import zoo
+from zoo.checks import require
 from zoo.recipes.experiment import ImageSelection, setting
 from zoo.recipes.experiment.networks import ImageData
 
@@ -39,8 +40,7 @@ def open_network(settings, run):
     Raises:
         ValueError: if there is no network of this seed.
     """
-    if run.seed >= len(DEPTHS):
-        raise ValueError(f"Expected seeds 0 to 3, for {DEPTHS} layers. Received: {run.seed}.")
+    require(run.seed < len(DEPTHS), f"0 to 3, for {DEPTHS} layers", seeds=run.seed)
     depth = DEPTHS[run.seed]
     run.start(settings)
     untrained = zoo.he_resnet(depth)
@@ -84,11 +84,9 @@ def state_of(depth, folder):
         ImportError: if PyTorch, which reads it, is not installed.
     """
     files = sorted(pathlib.Path(folder).glob(f"resnet{depth}*.th"))
-    if not files:
-        raise ValueError(
-            f"Expected resnet{depth}*.th in a folder. Received: {folder}. Copy there "
-            "pretrained_models of akamaster/pytorch_resnet_cifar10; see --data_dir."
-        )
+    expected = f"a folder with resnet{depth}*.th: copy there pretrained_models of "
+    expected += "akamaster/pytorch_resnet_cifar10, as DATA/resnets of --data_dir DATA"
+    require(files, expected, folder=str(folder))
     import torch  # noqa: TID251 (it reads a file of PyTorch's)
 
     state = torch.load(files[0], "cpu", weights_only=True)["state_dict"]  # noqa: TID251
@@ -108,7 +106,7 @@ def load(depth, folder):
     """
     weights = arrays(state_of(depth, folder))
     model = zoo.he_resnet(depth)
-    if [array.shape for array in weights] != [tuple(weight.shape) for weight in model.weights]:
-        raise ValueError(f"Expected the weights of resnet{depth}. Received: those of {folder}.")
+    fits = [array.shape for array in weights] == [tuple(one.shape) for one in model.weights]
+    require(fits, f"one with the weights of resnet{depth}", folder=str(folder))
     model.set_weights(weights)
     return model

@@ -22,13 +22,14 @@ import zoo
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave tests that are marked `without_backend` to torch's suite, and some to JAX's.
+    """Leave tests that are marked `without_backend` to one suite.
 
-    These start processes of their own. So all suites take about as long.
+    It is torch's but for files that start processes of their own: so all suites take about as long.
     """
+    suites = {"test_structure.py": "jax", "test_applications.py": "tensorflow"}
     kept, left = [], []
     for item in items:
-        suite = "jax" if item.path.name == "test_structure.py" else "torch"
+        suite = suites.get(item.path.name, "torch")
         is_here = suite == keras.backend.backend() or not item.get_closest_marker("without_backend")
         (kept if is_here else left).append(item)
     config.hook.pytest_deselected(items=left)

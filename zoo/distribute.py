@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from zoo.backend import keras_private
+from zoo.checks import require
 
 NAMES = {  # by backend, besides "auto" and "one"
     "tensorflow": ("mirrored", "tpu"),
@@ -49,12 +50,9 @@ def strategy(name: str = "auto") -> "Strategy":
     [0.0]
     """
     backend = keras.backend.backend()
-    if name not in ("auto", "one", *NAMES[backend]):
-        choices = "; ".join(f"{key}: {', '.join(names)}" for key, names in NAMES.items() if names)
-        raise ValueError(
-            f"Expected auto, one, or a strategy of the backend ({choices}). Received: {name!r} on "
-            f"{backend}."
-        )
+    choices = "; ".join(f"{key}: {', '.join(names)}" for key, names in NAMES.items() if names)
+    known = name in ("auto", "one", *NAMES[backend])
+    require(known, f"auto, one, or one of the backend, here {backend} ({choices})", name=name)
     if name == "one" or backend == "torch":
         return Strategy("one")
     return _tensorflow(name) if backend == "tensorflow" else _jax(name)
@@ -91,11 +89,8 @@ def _mirrored(names):
 def _jax(name):
     import jax
 
-    if jax.process_count() > 1:
-        raise ValueError(
-            f"Expected one process, which trains on the devices of its machine. Received: "
-            f"{jax.process_count()} of `jax.distributed`."
-        )
+    count = jax.process_count()  # of `jax.distributed`
+    require(count == 1, "1, which trains on the devices of its machine", process_count=count)
     devices = keras.distribution.list_devices()
     if name == "auto" and len(devices) == 1:
         return Strategy("one")
@@ -150,11 +145,9 @@ class Strategy:
                 its size is unknown, as those of a generator and of a `tf.data.Dataset` whose
                 remainder is not dropped.
         """
-        if self.num_replicas > 1 and options.get("validation_split"):
-            raise ValueError(
-                f"Expected `validation_data`, of checked batches. Received: "
-                f"validation_split={options['validation_split']}"
-            )
+        split = options.get("validation_split")
+        expected = "left out. Give `validation_data`, of checked batches"
+        require(self.num_replicas == 1 or not split, expected, validation_split=split)
         if not _is_built_under(self.native, model):
             raise ValueError(
                 f"Expected a model that was built under the strategy {self.name!r}. Received: "

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from zoo.backend.runtime import GENERATOR
-from zoo.checks import check_choice
+from zoo.checks import check_choice, check_integers, require
 from zoo.types import Shape, Tensor
 
 
@@ -20,6 +20,7 @@ class NumpyInitializer(keras.initializers.Initializer):
     """
 
     def __init__(self, seed: int | None = None) -> None:
+        check_integers(0, seed=seed, optional=True)
         self.seed = seed
 
     def __call__(self, shape: Shape, dtype: str | None = None) -> Tensor:
@@ -112,7 +113,6 @@ class HardtMa(NumpyInitializer):
 
 def fans(shape: Shape) -> tuple[int, int]:
     """Return (fan_in, fan_out) of a kernel of shape `(..., in, out)`."""
-    if len(shape) < 2:
-        raise ValueError(f"Expected a kernel, (..., in, out), not a bias. Received: shape {shape}")
+    require(len(shape) > 1, "that of a kernel, (..., in, out), and not of a bias", shape=shape)
     field = math.prod(shape[:-2])
     return field * shape[-2], field * shape[-1]

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from zoo.backend.keras_private import SafeModeScope
+from zoo.checks import as_path
 from zoo.types import PathLike
 
 # What the readers of NumPy, JSON, zip and HDF5 raise for a damaged file. RuntimeError: JSON that is
@@ -40,7 +41,7 @@ def replace(path: PathLike, write: Callable[[pathlib.Path], Any]) -> None:
 
     Several processes may write `path`: the last one stays.
     """
-    path = pathlib.Path(path)
+    path = as_path(path=path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
     try:
@@ -88,7 +89,7 @@ def load_model(path: PathLike, compile: bool = True) -> keras.Model:
         with _reading(path), SafeModeScope(True):
             _check_config(json.loads((folder / "config.json").read_text("utf-8")))
             return keras.saving.load_model(folder, compile=compile, safe_mode=True)
-    path = pathlib.Path(path)
+    path = as_path(path=path)
     if path.suffix != ".keras" or not path.is_file():
         raise ValueError(f"Expected a .keras file that exists. Received: {path}.")
     with _reading(path), SafeModeScope(True):

@@ -9,9 +9,9 @@ exit status is 2 if the command line is invalid, and 1 if a probe fails.
 
 import argparse
 import importlib
+import os
 import pathlib
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from zoo.callbacks.diagnose import Diagnosis, diagnose
@@ -42,15 +42,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.examples < 1:
         command.error(f"--examples: expected 1 or more. Received: {options.examples}")
     out = pathlib.Path(options.out)
+    existing = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        command.error(f"--out: expected a folder that can be written to. Received: {out}")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass  # it can be written to
         report = measure(options)
         report.table.to_csv(out / "probes.csv")
         report.to_html(out / "probes.html")
     except (ValueError, OSError, RuntimeError, ImportError) as error:
-        sys.exit(f"zoo.probe: {error}")
+        text, is_lambda, _ = str(error).partition("If you trust")  # then Keras's advice
+        advice = "Replace it by a layer of a --module, or call zoo.callbacks.diagnose yourself."
+        sys.exit(f"zoo.probe: {text}{advice if is_lambda else ''}")
     except KeyboardInterrupt:
         sys.exit(130)
     print(report)
@@ -66,23 +68,29 @@ def measure(options: argparse.Namespace) -> Diagnosis:
     for name in options.module:
         importlib.import_module(name)
     model = load_model(options.model)
+    inputs = getattr(model, "inputs", None) or []
+    if len(inputs) != 1:
+        raise ValueError(
+            f"Expected a Functional model with one input, images. Received: {type(model).__name__} "
+            f"with inputs {[v.name for v in inputs]}. For several, call zoo.callbacks.diagnose."
+        )
     data = images.load(options.data or "data", options.data_dir)
     x = data.x_test[: options.examples]
     y = data.y_test[: options.examples]
-    expected = model.input_shape
+    expected = inputs[0].shape
     sizes = zip(expected[1:], x.shape[1:], strict=False)
     if len(expected) != x.ndim or any(a not in (None, b) for a, b in sizes):
         raise ValueError(
             f"Expected images of the model's shape, {expected[1:]}. Received: {x.shape[1:]}, "
             f"of {options.data_dir or options.data}. Name the data that it was trained on."
         )
-    if options.preprocessing is None:
-        x = x.astype("float32") / 255
-    else:
-        x = preprocessing.fit(options.preprocessing, data.x_train)(x)
-    report = diagnose(model, x, y)
+    prepare = preprocessing.Preprocessing(scale=255.0)
+    if options.preprocessing is not None:
+        prepare = preprocessing.fit(options.preprocessing, data.x_train)
+    report = diagnose(model, prepare(x), y)
     name = options.data or pathlib.Path(options.data_dir).name
-    report.title = f"{model.name} on {len(x)} images of {name} (test)"
+    report.title = f"{model.name} on {len(x)} images of {name} (test), preprocessing: "
+    report.title += options.preprocessing or "division by 255"
     return report
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend import keras_private
+from zoo.checks import check_model, check_numbers
 from zoo.layers.simplified import SimplifiedResidual, id_entries
 from zoo.types import Tensor
 
@@ -58,8 +59,8 @@ def penalize(model: keras.Model, factor: float = FACTOR, transferred: bool = Fal
     Raises:
         ValueError: if `factor` is negative.
     """
-    if factor < 0:
-        raise ValueError(f"`factor` must not be negative. Received: factor={factor}")
+    check_model(model)
+    check_numbers(0, factor=factor)
     for variable in model.trainable_variables:
         if variable.path.endswith("kernel"):  # of a stack "..._kernel"
             variable.regularizer = TransferredL2(factor, None)

@@ -1,6 +1,5 @@
 """One pass over data that serves all probes: forward, and backward where a probe needs it."""
 
-import pathlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from zoo.callbacks.probes.objective import (
     values_of,
 )
 from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
-from zoo.checks import check_choice, check_integers
+from zoo.checks import as_path, check_choice, check_integers, require
 from zoo.graph.blocks import Grain, Network, residual_branch, whole_network
 from zoo.graph.calls import made, reads
 from zoo.layers.sub_layer import StreamEnd, SubLayer
@@ -401,16 +400,13 @@ class RunProbes(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         check_integers(1, every=every)
-        if isinstance(data, Iterator):
-            raise ValueError(
-                f"Expected data that can be read after each epoch. Received: {data!r}, an iterator,"
-                f" which can be read once. Give arrays, a list of its batches, or a dataset."
-            )
+        expected = "arrays, a list of batches or a dataset, and no iterator, which is read once"
+        require(not isinstance(data, Iterator), expected, data=data)
         self.probes = _probe_list(probes)
         self.data = data
         self.every = every
         self.batch_size = batch_size
-        self.path = None if path is None else pathlib.Path(path)
+        self.path = None if path is None else as_path(path=path)
         self.table = Table()
         self._found: dict[str, Any] = {"blocks": blocks, "grain": grain}
         self._options = loss, view
@@ -447,11 +443,9 @@ class RunProbes(keras.callbacks.Callback):
 
 def _probe_list(probes):
     found = list(probes) if isinstance(probes, (list, tuple)) else [probes]
-    if not found or not all(isinstance(probe, Probe) for probe in found):
-        raise ValueError(
-            f"Expected at least one probe, such as [zoo.callbacks.CosineLoss()]. Received: "
-            f"{probes!r}. A class must be called, and a name is no probe."
-        )
+    valid = found and all(isinstance(probe, Probe) for probe in found)
+    expected = "one or more probes, such as [zoo.callbacks.CosineLoss()], no classes or names"
+    require(valid, expected, probes=probes)
     names = [probe.name for probe in found]
     if len({*names}) < len(names):
         raise ValueError(f"Expected probes of different names. Received: {names}. Give a `name`.")

@@ -16,7 +16,7 @@ from zoo.backend import compiled, gradients_at_marks, jacobian_product
 from zoo.backend.layers import Conv2D
 from zoo.callbacks.probes.objective import Loss, Objective, batches, nan_mask, norm, zero_masked
 from zoo.callbacks.probes.probe import Parts, Ratio, Row, Table
-from zoo.checks import check_integers
+from zoo.checks import check_integers, generator, require
 from zoo.graph.blocks import find_blocks
 from zoo.graph.calls import Graph, infer
 from zoo.graph.chain import Chain, State
@@ -93,11 +93,8 @@ def _linear_steps(block):
 
 def check_channels_last(layer: keras.layers.Layer) -> None:
     """Raise ValueError for a layer whose channels are not the last axis."""
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        raise ValueError(
-            f"Cushions are measured with channels last. Received: {layer.name}, with "
-            f"data_format={layer.data_format!r}."
-        )
+    order = getattr(layer, "data_format", "channels_last")
+    require(order == "channels_last", f"channels_last in {layer.name}", data_format=order)
 
 
 def interlayer_cushions(
@@ -136,7 +133,7 @@ def interlayer_cushions(
 
     ends_of_blocks = compiled(ends_of_blocks, chain.graph.model)
     products = [_products(chain, block.index) for block in chain.blocks]
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     measured: list[list[np.ndarray]] = [[] for _ in chain.blocks]
     for x, _ in batches(data, batch_size):
         mask = ops.convert_to_tensor(nan_mask(x))

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -11,7 +11,7 @@ from absl import logging
 from keras import ops, tree
 
 from zoo.backend import STATIC_SHAPES, keras_private
-from zoo.checks import check_integers
+from zoo.checks import check_integers, generator, require
 from zoo.graph.blocks import Block
 from zoo.graph.calls import Call, Graph, activation_of, calls_before, infer, reads
 from zoo.types import Shape, Tensor
@@ -48,13 +48,14 @@ def batches(data: Any, batch_size: int, check: Check | None = None) -> Iterator[
             `batch_size` is no positive integer.
     """
     check_integers(1, batch_size=batch_size)
-    arrays = isinstance(data, (tuple, dict)) or hasattr(data, "shape")
     if isinstance(data, keras.utils.PyDataset):
         data = map(data.__getitem__, range(len(data)))
+    arrays = isinstance(data, (tuple, dict, str)) or hasattr(data, "shape")
+    arrays = arrays or not isinstance(data, Iterable)
     seen = 0
     for part in [data] if arrays else data:
         part = part if isinstance(part, (tuple, list)) else (part,)
-        x, y, weights = (*part, None, None)[:3]
+        x, y, weights = (*part, None, None, None)[:3]
         x = x[0] if len(part) > 1 and isinstance(x, (tuple, list)) and len(x) == 1 else x
         if y is not None and any(np.prod(np.shape(w)[1:]) > 1 for w in tree.flatten(weights)):
             y = Labels(y, weights)
@@ -81,7 +82,7 @@ def sample(data: Any, count: int, seed: int = 0) -> tuple[Any, int]:
     The choice keeps the order of the data and does not depend on the batches. It is returned as a
     tuple of arrays, or as a list of tuples if batches differ in the shape of an example.
     """
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     total = 0
     pieces: list[tuple[np.ndarray, Any]] = []  # of random keys, of which the lowest stay
     for x, y in batches(data, sys.maxsize):
@@ -102,11 +103,12 @@ def _check(x, y, check):
     """Return labels and number of examples; raise an error unless x and y are arrays of as many."""
     arrays = tree.flatten(x if y is None else (x, y))
     strange = [v for v in arrays if not len(getattr(v, "shape", ()))]  # a number has none
-    if strange:
+    if strange or not arrays:
+        other = [*strange, x][0]
         raise ValueError(
-            f"Expected arrays x, or (x, y), or batches of these. Received: "
-            f"{type(strange[0]).__name__} {strange[0]!r} in place of an array. Convert lists with "
-            f"numpy.asarray."
+            f"Expected arrays x, or (x, y), or batches of these. Received: {type(other).__name__} "
+            f"{other!r} in place of an array. Convert lists with numpy.asarray; those of a name, "
+            f"such as 'mnist', are in zoo.datasets.images.load(name)."
         )
     lengths = [array.shape[0] for array in arrays]
     if len({*lengths}) > 1:
@@ -134,6 +136,7 @@ def padded_batches(
     so that compiled functions see one shape; where nothing is compiled, on PyTorch, the mask has
     the examples only. `progress` is called with the number of examples so far, after each batch.
     """
+    require(progress is None or callable(progress), "a function of a number", progress=progress)
     size = 0
     seen = 0
     for x, y in batches(data, batch_size, check):
@@ -234,21 +237,18 @@ class Objective:
         self._removed = not read_again and _is_removable(self._last)
         self._graph = graph
         self._shape = tuple(graph.model.outputs[0].shape)
-        if len(self._shape) < 2:
-            raise ValueError(
-                f"Expected outputs of shape (batch, ..., values). Received: {self._shape}. Add an "
-                f"axis: keras.layers.Reshape((1,))."
-            )
-        if self._shape[-1] is None:
-            raise ValueError(
-                f"Expected a known number of values in the first output. Received: {self._shape}. "
-                f"Measure keras.Model(model.inputs, output) with another output."
-            )
+        expected = "(batch, ..., values). Add an axis: keras.layers.Reshape((1,))"
+        require(len(self._shape) > 1, expected, output_shape=self._shape)
+        expected = "of a known number of values. Measure keras.Model(model.inputs, another output)"
+        require(self._shape[-1] is not None, expected, output_shape=self._shape)
         self._num_outputs = len(graph.outputs)
         output = graph.model.output
         self._name = min(output) if isinstance(output, dict) else graph.model.output_names[0]
         loss = self._of_first(loss or getattr(model, "loss", None))
-        self._given = None if loss is None else keras.losses.get(loss)
+        try:
+            self._given = keras.losses.get(loss)
+        except ValueError:
+            require(False, "a loss of Keras, its name, such as 'mse', or a function", loss=loss)
         entropy = _kind(self._given) in SPARSE + ONE_HOT + BINARY
         if entropy and self._activation is None and not getattr(self._given, "from_logits", False):
             self._activation = "sigmoid" if _kind(self._given) in BINARY else "softmax"
@@ -459,19 +459,23 @@ class Objective:
                 f"Expected a position that counts in every example. Received: examples whose "
                 f"labels are all {ignored} or whose sample weights are all 0. Leave them out."
             )
-        if _kind(loss) in SPARSE:
+        kind = _kind(loss)
+        if kind not in SPARSE + ONE_HOT + BINARY:
+            return checked
+        size = 1 if kind in SPARSE else self._shape[-1]
+        missing = len(self._shape) - labels.ndim  # the last axis may be, if its size is 1
+        if missing not in (0, 1) or (1 if missing else labels.shape[-1]) != size:
+            raise ValueError(
+                f"Expected labels as {kind.__name__} takes them, for outputs {self._shape}. "
+                f"Received: labels of shape {labels.shape}. For class indices give "
+                f"loss='sparse_categorical_crossentropy', for one-hot labels "
+                f"'categorical_crossentropy', for those of several sigmoids 'binary_crossentropy'."
+            )
+        if kind in SPARSE:
             labels = labels[counts]
             largest = self._shape[-1] - 1
             fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
             expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
-        elif _kind(loss) not in ONE_HOT + BINARY:
-            return checked
-        elif self._is_index(labels.shape):
-            raise ValueError(
-                f"Expected one-hot labels, or one for each of several sigmoids, as "
-                f"{_kind(loss).__name__} takes them. Received: labels of shape {labels.shape}. For "
-                f"class indices give loss='sparse_categorical_crossentropy'."
-            )
         else:
             fits = (labels >= 0) & (labels <= 1)
             expected = "labels from 0 to 1"
@@ -493,9 +497,9 @@ class Objective:
         if self._activation == "softmax" and shape[-1] == self._shape[-1]:
             return ONE_HOT[0]
         raise ValueError(
-            f"Expected a loss: the network ends in no softmax or sigmoid that would tell it. "
-            f"Received: outputs of shape {self._shape}, labels of shape {tuple(shape)}. Compile "
-            f"the model, or give the loss, such as loss='mean_squared_error' of a regression."
+            f"Expected a loss, as the last activation and the labels do not tell it. Received: "
+            f"outputs of shape {self._shape}, labels of shape {tuple(shape)}. Compile the model, "
+            f"or give the loss, such as loss='mean_squared_error' of a regression."
         )
 
 

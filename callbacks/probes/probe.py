@@ -23,7 +23,7 @@ from zoo.callbacks.probes.objective import (
     scale,
     zero_masked,
 )
-from zoo.checks import check_choice, check_integers
+from zoo.checks import as_path, check_choice, check_integers, check_numbers, is_integer, require
 from zoo.graph.blocks import Block
 from zoo.io import replace
 from zoo.types import PathLike, Tensor
@@ -228,10 +228,8 @@ class Table:
 
     def of_probe(self, probe: str) -> "Table":
         """Return the rows of one probe."""
-        rows = [row for row in self.rows if row.probe == probe]
-        if not rows:
-            raise ValueError(f"Expected one of {self.probes()}. Received: probe={probe!r}")
-        return Table(rows)
+        check_choice(self.probes(), probe=probe)
+        return Table(row for row in self.rows if row.probe == probe)
 
     def probes(self) -> list[str]:
         """Return the names in the column `probe`, in order."""
@@ -265,10 +263,9 @@ class Table:
     @classmethod
     def from_csv(cls, path: PathLike) -> "Table":
         """Return the table that `to_csv` wrote."""
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(as_path(path=path), encoding="utf-8", newline="") as file:
             head, *lines = [*csv.reader(file)] or [[]]
-        if tuple(head) != Row._fields:
-            raise ValueError(f"Expected a CSV file with columns {Row._fields}. Received: {path}")
+        require(tuple(head) == Row._fields, f"a CSV file with columns {Row._fields}", path=path)
         types: tuple[Callable[[str], Any], ...] = (str, str, int, int, int, float)
         return cls(
             Row._make(kind(cell) if cell else None for kind, cell in zip(types, line, strict=True))
@@ -541,6 +538,7 @@ class BorderlineExamples(Probe):
     def __init__(self, blocks: int = 5, margin: float = 0.1, name: str | None = None) -> None:
         super().__init__(name)
         check_integers(1, blocks=blocks)
+        check_numbers(0, 1, margin=margin)
         self.num_blocks = blocks
         self.margin = margin
 
@@ -664,9 +662,8 @@ class ClassGates(Probe):
 
     def __init__(self, of: int, classes: int, name: str | None = None) -> None:
         super().__init__(name or f"class_gates_{of}")
-        check_integers(0, of=of)
-        if of >= classes:
-            raise ValueError(f"`of` must be one of {classes} classes, from 0. Received: of={of!r}")
+        check_integers(1, classes=classes)
+        require(is_integer(of, 0) and of < classes, f"one of {classes} classes, from 0", of=of)
         self.of = of
         self.classes = classes
 

@@ -37,7 +37,7 @@ from zoo.callbacks.probes.objective import (
 )
 from zoo.callbacks.probes.probe import Row, Table
 from zoo.callbacks.training import PassProgress
-from zoo.checks import check_choice
+from zoo.checks import as_integers, check_choice, check_integers, check_numbers, generator, require
 from zoo.graph.blocks import Grain, Network, whole_network
 from zoo.graph.chain import Chain, Plan
 from zoo.graph.loop import Region
@@ -244,8 +244,10 @@ def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
 
     Reference: Veit, Wilber, Belongie (2016), arXiv:1605.06431, section 4.3.
     """
+    swaps = as_integers(0, swaps=swaps)
+    check_integers(1, repeats=repeats)
     trials = Trials(model, **options)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     by_stage: dict[int, list[str]] = {}
     for block in trials.chain.blocks:
         if not block.changes_shape:
@@ -330,14 +332,13 @@ def depth_plan(
     {'sum0': 0.0}
     """
     check_choice((None, *SCORES), score=score)
+    check_numbers(0, 1, keep=keep)
     network = Network.of(model, **options)
     names = [block.name for block in network.blocks if not block.changes_shape]
     count = int((1 - keep) * len(network.blocks) + 1e-9)
-    if not 0 < count <= len(names):
-        raise ValueError(
-            f"Expected a share that removes 1 to {len(names)} of {len(network.blocks)} blocks: "
-            f"those that change the shape stay. Received: keep={keep}, which removes {count}."
-        )
+    expected = f"a share that removes 1 to {len(names)} of {len(network.blocks)} blocks, not"
+    expected = f"{expected} {count}: those that change the shape stay"
+    require(0 < count <= len(names), expected, keep=keep)
     data = repeatable(data)
     progress = progress or PassProgress("depth_plan", count * sample(data, 1)[1])
     trials = Trials(network, loss, batch_size=batch_size, progress=progress)
@@ -401,9 +402,8 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
     Reference: Jastrzebski et al. (2018), arXiv:1710.04773, section 4.4; Geiping et al. (2025),
     arXiv:2502.05171, Fig. 1.
     """
-    times = [*times]
-    if not times or times != sorted({*times}) or times[0] < 1:
-        raise ValueError(f"`times` must be ascending positive integers. Received: {times}")
+    times = as_integers(1, times=times)
+    require(times == sorted({*times}), "ascending", times=times)
     region = Region(model, first, last, scale, grain=grain)
     objective = Objective(region.graph, model, loss)
     build = functools.partial(compiled, model=model, eager=region.graph.masked)

@@ -1,12 +1,13 @@
 """All experiments by name, and the tables and figures of the papers that need none."""
 
-import difflib
 import fnmatch
 import importlib
-import itertools
 import types
 from collections.abc import Sequence
 
+from absl import flags
+
+from zoo.checks import nearest
 from zoo.recipes.experiment.definitions import Claim, Experiment
 
 TITLES = {
@@ -73,8 +74,8 @@ def load_all() -> list[Experiment]:
 
 
 def find(patterns: Sequence[str]) -> list[str]:
-    """Return the experiments that names, of tables and figures too, or shell patterns stand for."""
-    return [*dict.fromkeys(name for pattern in patterns for name in _match(pattern))]
+    """Return the experiments of names, those of papers, tables and figures too, or patterns."""
+    return [*dict.fromkeys(name for pattern in patterns for name in _match(pattern.lower()))]
 
 
 def _match(pattern):
@@ -85,27 +86,29 @@ def _match(pattern):
     if pattern in MODULES:  # of `python recipes/ptb_char_lm.py`: its first experiment
         return MODULES[pattern][:1]
     if pattern in OTHERS:
-        raise ValueError(f"{pattern}: {OTHERS[pattern]}; nothing is measured.")
+        raise flags.Error(f"{pattern}: {OTHERS[pattern]}; nothing is measured")
     made_by: dict[str, list[str]] = {}
     for experiment in load_all():
         for artifact in experiment.artifacts:
             made_by.setdefault(f"{experiment.paper}/{artifact.name}", []).append(experiment.name)
     if pattern in made_by:
         return made_by[pattern]
-    found = fnmatch.filter(EXPERIMENTS, pattern)
+    found = fnmatch.filter(EXPERIMENTS, f"{pattern}/*" if pattern in TITLES else pattern)
     if not found:
-        near = difflib.get_close_matches(pattern, {**EXPERIMENTS, **made_by}, cutoff=0.5)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        raise ValueError(f"There is no {pattern!r}.{hint} `list` names all.")
+        near = nearest(pattern, [*EXPERIMENTS, *made_by, *TITLES])
+        raise flags.Error(f"There is no {pattern!r}{near or '. `list` names all'}")
     return found
 
 
 def claims(names: Sequence[str] = ()) -> list[tuple[Experiment, Claim]]:
     """Return the claims of these names or shell patterns, or all; each with its experiment."""
     known = {claim.name: (one, claim) for one in load_all() for claim in one.claims}
-    found = {name: fnmatch.filter(known, name) for name in names}
-    unknown = [name for name, matches in found.items() if not matches]
-    if unknown:
-        raise ValueError(f"Expected claims of {', '.join(known)}. Received: {', '.join(unknown)}")
-    chosen = dict.fromkeys(itertools.chain(*found.values())) or known
-    return [known[name] for name in chosen]
+    lower = {name.lower(): name for name in known}
+    chosen: list[str] = []
+    for name in names:
+        found = fnmatch.filter(lower, name.lower())
+        if not found:
+            near = nearest(name.upper(), known) or f", but {', '.join(known)}"
+            raise flags.Error(f"There is no claim {name!r}{near}")
+        chosen += (lower[one] for one in found)
+    return [known[name] for name in dict.fromkeys(chosen or known)]

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from zoo.checks import require
 from zoo.datasets import text
 from zoo.recipes.experiment.run import Run
 
@@ -25,16 +26,11 @@ class Characters:
 
 
 def load_characters(run: Run, limit: int | None) -> Characters:
-    """Return the characters of the corpus that a run's options name, or of Penn Treebank."""
+    """Return the characters of a run's corpus, of validation and test text the first `limit`."""
     corpus = text.load(run.options.data_dir)
     run.data.append(f"characters of {corpus.name}")
     if corpus.notice:
         run.deviations.append(corpus.notice)
-    return of_corpus(corpus, limit)
-
-
-def of_corpus(corpus: text.Corpus, limit: int | None = None) -> Characters:
-    """Return the characters of a corpus, of validation and test text the first `limit`."""
     parts = [corpus.vocabulary.decode(ids) for ids in (corpus.train, corpus.valid, corpus.test)]
     known = {character: i for i, character in enumerate(sorted({*"".join(parts)}))}
     train, *others = [np.array([known[c] for c in part], "int32") for part in parts]
@@ -44,11 +40,8 @@ def of_corpus(corpus: text.Corpus, limit: int | None = None) -> Characters:
 
 def check_test_text(characters: int | None, steps: int) -> None:
     """Raise ValueError unless the test text, None: all of it, is longer than an example."""
-    if characters is not None and characters <= steps:
-        raise ValueError(
-            f"Expected more characters to evaluate on than the {steps} of an example. Received: "
-            f"--test_characters {characters}"
-        )
+    is_longer = characters is None or characters > steps
+    require(is_longer, f"more than the {steps} of an example", test_characters=characters)
 
 
 def windows(ids: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import pathlib
-import shutil
 import signal
 import sys
 import threading
@@ -27,6 +26,7 @@ from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.experiment.run import Options, Run, digest
 
 UNUSABLE = 2  # exit status of an invalid command line
+ANEW = "anew"  # file of a run with --noresume that has not ended: an earlier result does not count
 HELP = {"--help", "-h", "--helpfull"}
 FAILURES = ValueError, OSError, DownloadError, DivergenceError, ImportError  # without traceback
 
@@ -50,12 +50,18 @@ def guarded(command: Any) -> int | str:
         print(f"\n{script}: interrupted. {text}", file=sys.stderr)
         return 128 + signal.SIGINT
     except flags.Error as error:
-        print(f"{script}: {error}. See --help.", file=sys.stderr)
+        print(f"{script}: {error} (see --help)", file=sys.stderr)
         return UNUSABLE
     except FAILURES as error:
         if os.environ.get("ZOO_TRACEBACK"):
             raise
-        return f"{script}: {error}"
+        return f"{script}: {described(error)}"
+
+
+def described(error: Exception) -> str:
+    """Return the text of an error, with advice if it is the operating system's."""
+    advice = ". Look at the space on the disk, and at the paths that were given."
+    return f"{error}{advice if isinstance(error, OSError) else ''}"
 
 
 def interrupt(number: int, frame: Any) -> None:
@@ -70,8 +76,7 @@ def run_flags(names: Sequence[str], words: Sequence[str]) -> int:
     """Run experiments, each with the flags that it has; return 1 if one failed, else 0."""
     experiments = [catalog.load(name) for name in names]
     if HELP & {*words}:
-        for experiment in experiments:
-            print(help_of(experiment))
+        print("\n".join(map(help_of, experiments)))
         return 0
     return run_each({plan.experiment.name: plan.run for plan in plans_of(experiments, words)})
 
@@ -85,7 +90,7 @@ def run_each(commands: Mapping[str, Callable[[], Any]]) -> int:
         except FAILURES as error:
             if len(commands) == 1:
                 raise
-            print(f"{name}: {error}", file=sys.stderr)
+            print(f"{name}: {described(error)}", file=sys.stderr)
             if os.environ.get("ZOO_TRACEBACK"):
                 traceback.print_exception(error)
             failed.append(name)
@@ -136,9 +141,12 @@ class Plan:
         folders = self.folders
         measured = []
         for seed, folder in zip(self.seeds, folders, strict=True):
-            if (folder / store.MEASURED).exists() and self.options.resume:
+            is_measured = (folder / store.MEASURED).exists() and not (folder / ANEW).exists()
+            if is_measured and self.options.resume:
                 found, facts = store.load(folder)
-                print(f"{self.experiment.name}, seed {seed}: measured before, of {facts['data']}")
+                text = f"measured before, of {facts['data'] or 'no data'}"
+                text += "; --data_dir is not read" if self.options.data_dir else ""
+                print(f"{self.experiment.name}, seed {seed}: {text}")
                 measured.append(found)
             else:
                 measured.append(self._measure(seed, folder))
@@ -150,13 +158,9 @@ class Plan:
         return measured
 
     def _measure(self, seed, folder):
-        replaced = folder.with_name(f"{folder.name}.replaced")  # until this run has ended
-        if folder.exists() and not self.options.resume:
-            if (folder / store.MEASURED).exists() or not replaced.exists():
-                shutil.rmtree(replaced, ignore_errors=True)
-                folder.rename(replaced)
-            shutil.rmtree(folder, ignore_errors=True)  # of a run anew that was interrupted
         run = Run(folder, seed, self.options)
+        if not self.options.resume:
+            (folder / ANEW).touch()
         name = self.experiment.name
         print(f"{name}, {self.scale}, seed {seed}", flush=True)
         start = time.perf_counter()
@@ -164,9 +168,8 @@ class Plan:
             measured = self.experiment.measure(self.settings, run)
         except FAILURES:
             begun = self.options.resume or run.networks or (folder / "parts").exists()
-            if replaced.exists() and not begun:  # nothing was measured anew
-                shutil.rmtree(folder)
-                replaced.rename(folder)
+            if not begun:  # nothing was measured anew
+                (folder / ANEW).unlink()
             raise
         seconds = time.perf_counter() - start + sum(part["seconds"] for part in run.found)
         paper = self.experiment.scales["full"]
@@ -184,7 +187,7 @@ class Plan:
             "seconds": round(seconds, 1),
         }
         store.save(folder, measured, facts)
-        shutil.rmtree(replaced, ignore_errors=True)
+        (folder / ANEW).unlink(missing_ok=True)
         return store.load(folder)[0]
 
 
@@ -206,10 +209,13 @@ def parse(experiment: Experiment, words: Sequence[str]) -> tuple[Plan, list[str]
         other = {*given(values, type(one))} - {*vars(settings)}
         if other:
             raise flags.Error(f"--scale {scale} has no --{sorted(other)[0]}")
-    settings = dataclasses.replace(settings, **given(values, type(settings)))
-    options = Options(**given(values, Options))
+    try:
+        settings = dataclasses.replace(settings, **given(values, type(settings)))
+        options = Options(**given(values, Options))
+    except ValueError as error:
+        raise flags.Error(str(error)) from error
     if options.keep and scale == "smoke":
-        raise ValueError("`--keep` saves results, and those of --scale smoke are meaningless.")
+        raise flags.Error("--keep saves results, and those of --scale smoke are meaningless")
     seeds = values["seeds"].value
     if len({*seeds}) < len(seeds) or (values["seeds"].present and not seeds):
         raise flags.Error(f"Expected different seeds. Received: --seeds {value_text(seeds)}")

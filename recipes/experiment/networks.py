@@ -90,7 +90,7 @@ class Network:
         """Train the network, or find it trained, and write its files."""
         batches = self.data.train
         progress = zoo.callbacks.Progress(self.epochs, len(batches))
-        is_new = fit(
+        fit(
             self.devices,
             zoo.fast(self.model),
             batches,
@@ -100,8 +100,7 @@ class Network:
             validation_data=self.data.validation,
         )
         plots.learning_curve(self.folder, self.history, "accuracy", self.data.images.name)
-        if is_new or not (self.folder / "model.keras").exists():
-            replace(self.folder / "model.keras", self.model.save)
+        replace(self.folder / "model.keras", self.model.save)  # again, as it may be damaged
         text = f"{self.name} on {self.data.images.name}: accuracy {self.accuracies[-1]:.2f} %"
         print(f"{text} after epoch {self.epochs}. All in {self.folder}", flush=True)
 
@@ -115,8 +114,8 @@ def fit(
     callbacks: Sequence[keras.callbacks.Callback],
     track: Sequence[keras.callbacks.Callback] = (),
     **options: Any,
-) -> bool:
-    """Train a network, resuming from its checkpoint; return False if it was found trained.
+) -> None:
+    """Train a network, resuming from its checkpoint, or find it trained.
 
     Positional arguments are those of `zoo.distribute.Strategy.fit`; further options, of Keras's
     `fit`. The checkpoint keeps the state of the callbacks in `track`.
@@ -135,10 +134,8 @@ def fit(
             f"{error} Last good checkpoint: {checkpoint}. Lower the learning rate, or train in "
             f"float32."
         ) from error
-    is_new = before != resume.read()["epoch"]
-    if is_new or not resume.path.with_name(TRAINED).exists():
+    if before != resume.read()["epoch"] or not resume.path.with_name(TRAINED).exists():
         write_origin(resume.path.parent)
-    return is_new
 
 
 def write_origin(folder: pathlib.Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from zoo import weights
+from zoo.checks import check_choice, require
 from zoo.io import replace
 from zoo.recipes.experiment import catalog, definitions, plots, provenance, store
 from zoo.recipes.experiment.definitions import Artifact, Claim, Experiment, Measured
@@ -78,12 +79,10 @@ def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) ->
     names = {folder.name for folder in folders}
     for other in (path for path in seeds_on_record(experiment, scale) if path.name not in names):
         known = _settings(other)
-        different = [key for key in settings if known.get(key, settings[key]) != settings[key]]
-        if different:
-            raise ValueError(
-                f"Expected the settings on record, {different[0]}={known[different[0]]!r}. "
-                f"Received: {settings[different[0]]!r}. Run without --keep, or delete {kept} first."
-            )
+        for key, value in settings.items():
+            kept_value = known.get(key, value)
+            expected = f"{kept_value!r} as on record; run without --keep, or delete {kept} first"
+            require(kept_value == value, expected, **{key: value})
     for folder in folders:
         target = kept / folder.name
         target.mkdir(parents=True, exist_ok=True)
@@ -93,7 +92,7 @@ def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) ->
 
 
 def _settings(folder):
-    facts = json.loads((folder / store.MEASURED).read_text("utf-8"))
+    facts = store.load(folder)[1]
     return {**facts["settings"], "backend": facts["backend"], "data": facts["data"]}
 
 
@@ -106,14 +105,6 @@ def seeds_on_record(experiment: Experiment, scale: str) -> list[pathlib.Path]:
 def on_record(experiment: Experiment, scale: str) -> list[Measured]:
     """Return what the seeds on record measured."""
     return [store.load(folder)[0] for folder in seeds_on_record(experiment, scale)]
-
-
-def seed_on_record(
-    experiment: Experiment, scale: str, seed: int
-) -> tuple[Measured, Mapping[str, Any]]:
-    """Return what a seed on record measured, and its facts; nothing if it is not on record."""
-    folder = RESULTS / experiment.name / scale / f"seed{seed}"
-    return store.load(folder) if folder in seeds_on_record(experiment, scale) else ({}, {})
 
 
 def load_claims() -> list[dict[str, Any]]:
@@ -256,19 +247,17 @@ def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
 def listing(patterns: Sequence[str] = ()) -> Iterator[str]:
     """Yield a line for each experiment, followed by lines for its tables, figures and claims."""
     names = catalog.find(patterns) if patterns else [*catalog.EXPERIMENTS]
-    verdicts = {claim.name: "not measured" for _, claim in catalog.claims()}
-    verdicts |= {one.claim.name: one.verdict for one in decided(load_claims())}
-    nothing = "nothing"
-    if not RESULTS.exists():
-        nothing, verdicts = "not in the wheel", dict.fromkeys(verdicts, "see docs/claims.md")
+    verdicts = {one.claim.name: f" ({one.verdict})" for one in decided(load_claims())}
+    has_records = RESULTS.exists()  # a wheel has none
     for experiment in map(catalog.load, names):
         counts = {scale: len(seeds_on_record(experiment, scale)) for scale in experiment.scales}
         kept = ", ".join(f"{scale}: {count} seeds" for scale, count in counts.items() if count)
-        yield f"{experiment.name}  (on record: {kept or nothing})"
+        yield experiment.name + f"  (on record: {kept or 'nothing'})" * has_records
         for artifact in experiment.artifacts:
             yield f"    {experiment.paper}/{artifact.name:12} {artifact.title}"
         if experiment.claims:
-            claims = [f"{c.name} ({verdicts[c.name]})" for c in experiment.claims]
+            own = [one.name for one in experiment.claims]
+            claims = [one + verdicts.get(one, " (not measured)") * has_records for one in own]
             yield f"    claims {', '.join(claims)}"
     if not patterns:
         yield from (f"{name}  {text}" for name, text in catalog.OTHERS.items())
@@ -279,7 +268,8 @@ def report() -> None:
     check_checkout()
     rows = load_claims()
     claims = decided(rows)
-    settled = claims_table(claims, lambda one: one.verdict not in ("undecided", "not measured"))
+    largest = [dataclasses.replace(one, rows=one.rows[-1:]) for one in claims]
+    settled = claims_table(largest, lambda one: one.verdict not in ("undecided", "not measured"))
     write_generated(ROOT / "README.md", f"{summary(claims)}\n\n{settled}")
     write_generated(DOCS / "claims.md", claims_page(rows))
     write_generated(DOCS / "weights.md", weights_page())
@@ -380,18 +370,16 @@ def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
     claims = {one.claim.name: one for one in decided(rows)}
 
     def number(match: re.Match) -> str:
-        if match[2] not in claims:
-            raise ValueError(f"Expected one of the claims {[*claims]}. Received: {match[1]}")
+        check_choice(claims, claim=match[2])
         return f"{match[1]}{_number(claims[match[2]], match[3])}<!--/-->"
 
     return NUMBER.sub(number, text)
 
 
 def _number(one, kind):
+    check_choice(("verdict", "values", "range", "control_range"), number=kind)
     if kind == "verdict":
         return one.verdict
-    if kind not in ("values", "range", "control_range"):
-        raise ValueError(f"Expected verdict, values, range or control_range. Received: {kind}")
     if not one.rows:
         return "-"
     row = one.rows[-1]["control"] if kind == "control_range" else one.rows[-1]

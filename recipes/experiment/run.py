@@ -15,6 +15,7 @@ import keras
 import zoo
 from zoo import distribute
 from zoo.callbacks.checkpoint import Resume, open_run
+from zoo.checks import require
 from zoo.datasets import images as sources
 from zoo.datasets import preprocessing as preprocessings
 from zoo.datasets.batches import Batches
@@ -23,6 +24,7 @@ from zoo.recipes.experiment import provenance, store
 from zoo.recipes.experiment.definitions import ImageSelection, ImageSettings, Settings, setting
 from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum, drawn
 
+DATA = "data.json"  # checksums of the images with which a run was begun
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "data_parallel")
 
 
@@ -40,12 +42,16 @@ class Options:
     strategy: str = setting("auto", "Devices, as for zoo.distribute.strategy.", STRATEGIES)
     keep: bool = setting(False, "Save what was measured and drawn in recipes/results.")
 
+    def __post_init__(self) -> None:
+        found = self.data_dir is None or pathlib.Path(self.data_dir).expanduser().exists()
+        require(found, "a file or folder that exists", data_dir=self.data_dir)
+
 
 class Run:
     """One seed of an experiment, as `Experiment.measure` gets it.
 
-    Files are in `folder`, trained networks in `options.runs`/networks. `seed` is that of initial
-    weights, order of data and augmentation.
+    Files are in `folder`, which is locked until the process ends, trained networks in
+    `options.runs`/networks. `seed` is that of initial weights, order of data and augmentation.
 
     Attributes:
         devices: The distribution strategy that the options select.
@@ -73,7 +79,10 @@ class Run:
         if self.devices.num_replicas > 1:
             print(f"{self.devices.num_replicas} replicas: {self.devices.name}", flush=True)
         self.folder = pathlib.Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        open_run(self.folder, {"seed": seed})
+        if not self.options.resume:
+            shutil.rmtree(self.folder / "parts", ignore_errors=True)
+            (self.folder / DATA).unlink(missing_ok=True)
 
     def split(self, batch: int) -> distribute.Strategy:
         """Return the devices, or one where `auto` found several that cannot split a batch."""
@@ -98,7 +107,7 @@ class Run:
         """
         folder = (folder or self.folder) / "parts" / name
         if not anew and self.options.resume and (folder / store.MEASURED).exists():
-            measured, added = store.load(folder)
+            measured, added = store.load(folder, store.PART)
             self.deviations += added["deviations"]
             self.data += added["data"]
             self.found.append(added)
@@ -113,12 +122,13 @@ class Run:
             "seconds": round(time.perf_counter() - start, 1),
         }
         store.save(folder, measured, added)
-        return store.load(folder)[0]
+        return store.load(folder, store.PART)[0]
 
     def origin(self) -> dict[str, str]:
         """Return commit, backend and hardware of all trainings and measurements, in order."""
         own = provenance.origin()
-        origins = [own | store.read_json(folder / TRAINED) for folder in self.networks]
+        paths = [folder / TRAINED for folder in self.networks]
+        origins = [own | store.read_json(path, store.ORIGIN) for path in paths]
         origins += [{key: one[key] for key in own} for one in self.found]
         return {key: ", ".join(dict.fromkeys(one[key] for one in [*origins, own])) for key in own}
 
@@ -141,23 +151,18 @@ class Run:
             x_test=loaded.x_test[: settings.test_examples],
             y_test=loaded.y_test[: settings.test_examples],
         )
-        if len(loaded.x_train) < settings.batch:
-            raise ValueError(
-                f"Expected at least one batch of {settings.batch} training images. Received: "
-                f"{len(loaded.x_train)}. Choose a smaller --batch or more --train_examples."
-            )
+        count = len(loaded.x_train)
+        expected = f"at most the {count} training images, which --train_examples limit"
+        require(settings.batch <= count, expected, batch=settings.batch)
         self.data.append(loaded.name)
         return loaded
 
     def _check_data(self, name, found):
-        path = self.folder / "data.json"
-        known = store.read_json(path)
-        if known.get(name, found) != found:
-            raise ValueError(
-                f"Expected the images {name!r} with which the run in {self.folder} was begun. "
-                f"Received: others, of --data_dir {self.options.data_dir}. Choose other --runs, or "
-                f"--noresume."
-            )
+        path = self.folder / DATA
+        known = store.read_json(path, {})
+        expected = f"that of the images {name!r} with which the run in {self.folder} was begun; "
+        expected += "choose other --runs, or --noresume"
+        require(known.get(name, found) == found, expected, data_dir=self.options.data_dir)
         replace(path, lambda place: place.write_text(json.dumps({**known, name: found}), "utf-8"))
 
     def images(

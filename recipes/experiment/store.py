@@ -11,6 +11,10 @@ import numpy as np
 from zoo.io import UNREADABLE, open_npz, replace
 
 MEASURED = "measured.json"  # written last: a run directory that has it is complete
+# Facts in files, and their types: of a training, of a part of a run, of a finished run.
+ORIGIN = dict.fromkeys(("commit", "backend", "hardware"), str)
+PART = {**ORIGIN, "measured": dict, "deviations": list, "data": list, "seconds": float}
+RUN = {**PART, "settings": dict, "scale": str, "seed": int, "data": str, "command": str}
 
 
 def save(folder: pathlib.Path, measured: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -25,11 +29,13 @@ def save(folder: pathlib.Path, measured: Mapping[str, Any], facts: Mapping[str, 
     replace(folder / MEASURED, lambda temporary: temporary.write_text(text + "\n", "utf-8"))
 
 
-def load(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what `save` wrote: measured, facts."""
+def load(
+    folder: pathlib.Path, kinds: Mapping[str, type] = RUN
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `save` wrote: measured, facts; `kinds` are types of those that must be there."""
     path = folder / MEASURED
     try:
-        facts = json.loads(path.read_text("utf-8"))
+        facts = _read(path, {"measured": dict, **kinds})
         measured = facts.pop("measured")
         with open_npz(folder / "measured.npz") as file:
             for name in file.files:
@@ -47,16 +53,22 @@ def load(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return measured, facts
 
 
-def read_json(path: pathlib.Path) -> dict[str, str]:
+def read_json(path: pathlib.Path, kinds: Mapping[str, type]) -> dict[str, Any]:
     """Return the object in a JSON file that a run wrote; an empty one without a file."""
-    if not path.exists():
-        return {}
     try:
-        return dict(json.loads(path.read_text("utf-8")))
+        return _read(path, kinds) if path.exists() else {}
     except (*UNREADABLE, TypeError) as error:
         raise ValueError(
             f"Expected what a run wrote. Received: {path}, which is damaged ({error}). Delete it."
         ) from error
+
+
+def _read(path, kinds):
+    found = {**json.loads(path.read_text("utf-8"))}
+    wrong = [key for key, kind in kinds.items() if not isinstance(found.get(key), kind)]
+    if wrong:
+        raise ValueError(f"missing or of another type than expected: {', '.join(wrong)}")
+    return found
 
 
 def _split(measured, prefix):

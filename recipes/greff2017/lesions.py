@@ -26,6 +26,7 @@ from scipy import stats
 
 import zoo
 from zoo import callbacks
+from zoo.checks import require
 from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
@@ -58,9 +59,8 @@ class FullLesions(ImageSettings):
     probe_examples: int | None = setting(None, "Test images to measure on; none: all.")
 
     def __post_init__(self) -> None:
-        if len(self.depths) != 2 or any(depth % 6 != 2 or depth < 8 for depth in self.depths):
-            expected = "two `depths` of 6 n + 2 layers, from 8 on"
-            raise ValueError(f"Expected {expected}. Received: {self.depths}")
+        valid = len(self.depths) == 2 and all(d % 6 == 2 and d >= 8 for d in self.depths)
+        require(valid, "two depths of 6 n + 2 layers, from 8 on", depths=self.depths)
 
 
 SMALL = {"widths": (8, 8), "blocks": 2, "train_examples": 40, "test_examples": 40}

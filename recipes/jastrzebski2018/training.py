@@ -9,6 +9,7 @@ import numpy as np
 
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
+from zoo.checks import require
 from zoo.datasets.images import averaged
 from zoo.optimizers import CaffeSGD
 from zoo.recipes.experiment import Artifact, ImageSettings, plots, setting
@@ -72,9 +73,8 @@ class Paper(ImageSettings):
     probe_every: int = setting(1, "Number of epochs between probings.")
 
     def __post_init__(self) -> None:
-        if self.depth % 6 != 2 or self.depth < self.fewest_layers:
-            expected = f"a `depth` of 6 n + 2 from {self.fewest_layers} on"
-            raise ValueError(f"Expected {expected}. Received: {self.depth}")
+        valid = self.depth % 6 == 2 and self.depth >= self.fewest_layers
+        require(valid, f"6 n + 2 from {self.fewest_layers} on", depth=self.depth)
 
 
 class Miniature(ImageSettings):

@@ -31,9 +31,10 @@ from scipy import stats
 
 import zoo
 from zoo import callbacks
+from zoo.checks import require
 from zoo.layers.rules import Streams
 from zoo.recipes import experiment
-from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting, store
 from zoo.recipes.experiment.characters import (
     Characters,
     check_test_text,
@@ -113,8 +114,8 @@ class Settings(Sizes):
 
     def __post_init__(self) -> None:
         check_test_text(self.test_characters, self.steps)
-        if not self.rates or min(self.rates) <= 0 or sorted({*self.rates}) != [*self.rates]:
-            raise ValueError(f"Expected rising, positive rates. Received: {self.rates}")
+        valid = self.rates and min(self.rates) > 0 and sorted({*self.rates}) == [*self.rates]
+        require(valid, "rising, positive rates", rates=self.rates)
 
 
 SCALES = {
@@ -167,11 +168,8 @@ def hidden_size(name: str, settings: Sizes, vocabulary: int, match: str) -> int:
     unit = target - cost("pre", whole - 1)
     target *= MORE.get(name, 1)
     hidden = whole - round((cost(name, whole) - target) / unit)
-    if hidden < 1:
-        raise ValueError(
-            f"Expected a rule that costs less than the feed-forward layers. Received: {name!r}, "
-            f"which would need {whole - hidden} of {whole} units."
-        )
+    expected = f"rules that cost less than the feed-forward layers of {whole} units"
+    require(hidden >= 1, expected, entries=name)
     return hidden
 
 
@@ -252,10 +250,13 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     too.
     """
     data = load_characters(run, settings.test_characters)
-    known, facts = pages.seed_on_record(RATES, scale_of(settings), run.seed)
-    same = json.loads(json.dumps(dataclasses.asdict(settings) | {"entries": None}))
-    is_same = {**facts.get("settings", {}), "entries": None} == same
-    measured = {**known} if is_same and facts["backend"] == keras.config.backend() else {}
+    measured: dict[str, Any] = {}
+    for folder in pages.seeds_on_record(RATES, scale_of(settings)):
+        known, facts = store.load(folder)
+        same = json.loads(json.dumps(dataclasses.asdict(settings) | {"entries": None}))
+        is_same = {**facts["settings"], "entries": None} == same
+        if is_same and (facts["seed"], facts["backend"]) == (run.seed, keras.config.backend()):
+            measured = known
     for name in settings.entries:
         if name in SAME_RATE:
             continue
@@ -281,11 +282,8 @@ def beyond(found: dict[float, dict[str, Any]]) -> list[float]:
 
 def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     """Train each network at its best rate; return what `train` does, by entry."""
-    if "pre" not in settings.entries:
-        raise ValueError(
-            f"Expected 'pre', which all are compared with, among `entries`. Received: "
-            f"{settings.entries}"
-        )
+    expected = "several with 'pre', which all others are compared with"
+    require("pre" in settings.entries, expected, entries=settings.entries)
     scale = scale_of(settings)
     tuned = {name: SAME_RATE.get(name, name) for name in settings.entries}
     rates = dict.fromkeys(tuned.values(), settings.rate)
@@ -295,12 +293,9 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
         if any(getattr(settings, key) != getattr(SCALES[scale], key) for key in sizes):
             run.deviations.append(f"learning rates of the sizes of league/rates, {scale}")
     for name, rate in rates.items():
-        if rate is None:
-            raise ValueError(
-                f"Expected a best rate of {name!r} on record, from at least two seeds. Received: "
-                f"none. Give --rate, or in a checkout run league/rates --scale {scale} --seeds "
-                f"100,101 --keep."
-            )
+        expected = f"given: the best rate of {name!r} is not on record, from two seeds. Or run "
+        expected += f"league/rates in a checkout, --scale {scale} --seeds 100,101 --keep"
+        require(rate is not None, expected, rate=rate)
     data = load_characters(run, settings.test_characters)
     for name in settings.entries:
         hidden_size(name, settings, data.count, settings.match)  # raises before any training
@@ -396,12 +391,9 @@ def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]
             continue
         best[name] = min(losses, key=losses.__getitem__)
         tried = {one["rate"] for seed in seeds for one in seed.get(name, {}).values()}
-        if best[name] in (min(tried), max(tried)):
-            raise ValueError(
-                f"Expected a best rate between others. Received: {name!r}, whose best rate "
-                f"{best[name]:g} is at the edge of {sorted(tried)}. Run league/rates with more "
-                "--rates or --extensions."
-            )
+        expected = f"around those of {name!r}, whose best rate {best[name]:g} is at the edge: run "
+        expected += "league/rates with more --rates or --extensions"
+        require(min(tried) < best[name] < max(tried), expected, rates=sorted(tried))
     return best
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 import zoo
 from zoo.callbacks.training import Epochs, PassProgress
+from zoo.checks import require
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
 from zoo.recipes.experiment.networks import DivergenceError, fit, history_of
@@ -41,13 +42,11 @@ class Settings(experiment.ImageSettings):
     decays: tuple[float, ...] = setting((0.9, 1.0), "Range of the rate's factor per epoch; ours.")
 
     def __post_init__(self) -> None:
-        if not self.depths or min(self.depths) < 2:
-            raise ValueError(f"Expected `depths` of 2 or more layers. Received: {self.depths}")
-        for ends in (self.rates, self.momenta, self.decays):
-            if len(ends) != 2 or ends[0] > ends[1]:
-                raise ValueError(
-                    f"Expected the lower and the upper end of a range. Received: {ends}"
-                )
+        require(min(self.depths, default=0) >= 2, "2 or more layers each", depths=self.depths)
+        for name in ("rates", "momenta", "decays"):
+            ends = getattr(self, name)
+            valid = len(ends) == 2 and ends[0] <= ends[1]
+            require(valid, "the lower and the upper end of a range", **{name: ends})
 
 
 SCALES = {

@@ -21,6 +21,7 @@ from keras import ops
 
 from zoo import callbacks
 from zoo.backend import double_precision_error
+from zoo.checks import require
 from zoo.graph.surgery import fold_identity
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Claim, Control, main, plots, setting, store
@@ -51,14 +52,12 @@ SCALES = {
 
 def measure(settings, run):
     """Train the pairs of networks, and return their differences after each step."""
-    if run.split(batch=1).num_replicas > 1:
-        raise ValueError("Expected one device: batches that are split round in another order.")
+    expected = "one, for one device: batches that are split round in another order"
+    require(run.split(batch=1).num_replicas == 1, expected, strategy=run.options.strategy)
     error = double_precision_error()
-    if settings.precision != CONTROL and error > 1e-12:
-        raise ValueError(
-            f"Expected KERAS_BACKEND=tensorflow, or --precision float32. Received: "
-            f"{keras.config.backend()}, whose float64 products or means err by {error:.1g}."
-        )
+    expected = f"float32 where float64 errs by {error:.1g}, or KERAS_BACKEND be tensorflow"
+    valid = settings.precision == CONTROL or error <= 1e-12
+    require(valid, expected, precision=settings.precision)
     before = keras.config.floatx()
     differences = {}
     try:
@@ -97,7 +96,7 @@ def train(settings, run, data, depth):
     variables = [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
     differences = []
     if run.options.resume and (folder / "pair" / store.MEASURED).exists():
-        saved, _ = store.load(folder / "pair")
+        saved, _ = store.load(folder / "pair", {})
         for index, variable in enumerate(variables):
             variable.assign(saved["values"][f"{index:05d}"])
         differences = saved["differences"].tolist()

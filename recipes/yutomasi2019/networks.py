@@ -23,6 +23,7 @@ import zoo
 from zoo.applications.registry import classifier
 from zoo.applications.simplified_resnet import WIDTHS
 from zoo.backend import numpy_values
+from zoo.checks import require
 from zoo.datasets.images import averaged
 from zoo.graph.surgery import fold_identity
 from zoo.initializers import KaimingNormal, Uniform
@@ -82,8 +83,8 @@ class Networks(Training):
 
 def check_depths(depths, step):
     """Raise ValueError unless there are networks of these depths."""
-    if any(depth < step + 2 or depth % step != 2 for depth in depths):
-        raise ValueError(f"Expected depths of {step} n + 2 layers. Received: {depths}")
+    valid = all(depth >= step + 2 and depth % step == 2 for depth in depths)
+    require(valid, f"{step} n + 2 layers each", depths=depths)
 
 
 SMOKE = {"train_examples": 256, "test_examples": 256, "epochs": 1, "depths": (5,)}
@@ -236,7 +237,7 @@ def through_training(network, measure):
     trained = network.model.get_weights()
     measured = {}
     for epoch in tenths(network):
-        saved, _ = store.load(network.folder / "weights" / str(epoch))
+        saved, _ = store.load(network.folder / "weights" / str(epoch), {})
         network.model.set_weights([saved[key] for key in sorted(saved)])
         measured[epoch] = measure()
     network.model.set_weights(trained)

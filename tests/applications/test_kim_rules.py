@@ -141,6 +141,15 @@ def test_halving_needs_a_validation_perplexity():
         callback.on_epoch_end(0, {"loss": 1.0})
 
 
+def test_the_rate_of_a_schedule_is_refused_before_training():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(1.0, 9)), "mse")
+    one = np.ones((1, 1), "float32")
+    with pytest.raises(ValueError, match="`learning_rate` must be a number .* no schedule"):
+        model.fit(one, one, callbacks=[zoo.callbacks.HalveOnStall()], verbose=0)
+    assert model.optimizer.iterations == 0
+
+
 # Rule 4: every weight starts at U(-0.05, 0.05), biases too; a gate's constant is added.
 
 

@@ -52,6 +52,18 @@ def numpy_lstm(x, h, c, kernel, recurrent_kernel, bias):
     return [np.stack(ys, axis=1), h, c]
 
 
+@pytest.mark.parametrize("target", [-1, 3])
+def test_the_likelihood_of_a_class_that_does_not_exist_is_none(backend, target):
+    logits = ops.convert_to_tensor(np.eye(3, dtype="float32"))
+    targets = ops.convert_to_tensor(np.array([0, target, 2], "int32"))
+    if backend == "torch":
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            zoo_backend.nll(logits, targets)
+        return
+    found = ops.convert_to_numpy(zoo_backend.nll(logits, targets))
+    np.testing.assert_array_equal(np.isnan(found), [False, True, False])
+
+
 @pytest.mark.parametrize(("batch", "steps"), [(BATCH, STEPS), (1, 1), (BATCH, 1), (1, STEPS)])
 def test_lstm_equals_its_numpy_implementation(batch, steps):
     arguments = lstm_arguments(batch, steps)

@@ -296,9 +296,11 @@ def test_refusals():
 
     inputs = keras.Input((4,))
     own = Own(inputs, layers.Dense(2)(inputs))
-    with pytest.raises(ValueError, match="Expected a compiled model"):
+    with pytest.raises(ValueError, match="must be compiled"):
         zoo.fast(own)
     own.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="`after` must be a non-negative integer"):
+        zoo.fast(own, after="a")
     with pytest.raises(ValueError, match="class Own has its own"):
         zoo.fast(own)
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())

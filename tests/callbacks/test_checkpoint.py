@@ -262,7 +262,7 @@ def test_a_resumed_training_keeps_the_weights_of_the_best_epoch_before(tmp_path)
 
 
 def test_a_metric_that_the_logs_lack_is_named():
-    with pytest.raises(ValueError, match=r"one of \['loss'\]. Received: monitor=val_loss"):
+    with pytest.raises(ValueError, match="one of 'loss'. Received: monitor='val_loss'"):
         fit(dropout_model(), 1, zoo.callbacks.checkpoint.BestWeights("val_loss"))
 
 
@@ -326,13 +326,25 @@ def test_a_state_that_is_no_variable_is_left_out_and_a_model_without_any_refused
     assert Resume(tmp_path / "state.npz").read()["epoch"] == 1
     resume = Resume(tmp_path / "other.npz")
     resume.set_model(keras.Sequential([keras.layers.Dense(1)]))
-    with pytest.raises(ValueError, match="Expected a built model.*keras.Input"):
+    with pytest.raises(ValueError, match="`model` must be built.*keras.Input"):
         resume.on_train_begin()
 
 
 def test_a_folder_in_place_of_the_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`path` must be a file, such as state.npz"):
         Resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"path": None}, "`path` must be a path"),
+        ({"path": "state.npz", "identity": 3}, "`identity` must be a dictionary"),
+    ],
+)
+def test_settings_of_another_type_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Resume(**settings)
 
 
 def keras_callbacks():

@@ -223,15 +223,20 @@ def test_long_diagnoses_and_plans_print_their_progress(monkeypatch, capsys):
     assert lines[-2:] == ["depth_plan: 83%", "depth_plan: 100%"]
 
 
-def test_whole_layers_are_judged_and_removed():
+def whole_layers(sizes):
+    """Return a model of composite layers, `layer0` and so on."""
     x = inputs = keras.Input((4,))
-    for i, size in enumerate((0.3, 0.1)):
+    for i, size in enumerate(sizes):
         inner = keras.Input((4,))
         dense = layers.Dense(4, use_bias=False)
         y = layers.Add()([inner, dense(inner)])
         dense.set_weights([(size * TURN).astype("float32")])
         x = Whole(keras.Model(inner, y), name=f"layer{i}")(x)
-    model = keras.Model(inputs, x)
+    return keras.Model(inputs, x)
+
+
+def test_whole_layers_are_judged_and_removed():
+    model = whole_layers((0.3, 0.1))
     report = zoo.callbacks.diagnose(model, X, grain="layer")
     ratios = [row.numbers["l2_ratio"] for row in report.verdicts]
     np.testing.assert_allclose(ratios, [0.3, 0.1], rtol=1e-4)
@@ -261,8 +266,9 @@ def test_a_network_that_is_no_chain_is_judged_by_its_lesions():
 
 
 def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_path):
-    head, columns, *lines, advice = str(report).splitlines()
+    head, caution, columns, *lines, advice = str(report).splitlines()
     assert head.startswith("chain on 24 examples. 5 blocks: 1 refines, 1 replaces, 1 idle")
+    assert caution.startswith("Caution: Only 24 examples: the standard error of a mean is 20%")
     assert columns.split()[:2] == ["block", "verdict"] and len(lines) == 5
     report.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
@@ -270,9 +276,13 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
     for text in ("chain on 24 examples", "cos(f,x) -1 &lt; -0.5"):
         assert text in page
     for row in report.verdicts:
-        assert f"<tr><th>{row.block}<td>{row.verdict}<td>{html.escape(row.reason)}<td>" in page
+        cells = f"{row.block}<td>{row.verdict}<td>{html.escape(row.reason)}<td>"
+        assert f'<tr><th scope="row">{cells}' in page
+        assert f'<tr><th scope="row">{row.verdict}<td>' in page  # of the legend
     assert page.index("prune_blocks(model, [&#x27;idle&#x27;])") < page.index("<table>")
-    assert "<tr><th>block<th>verdict<th>reason<th>stage" in page
+    assert page.index("<mark>Caution</mark> Only 24 examples") < page.index("<table>")
+    columns = [f'<th scope="col">{name}' for name in ("block", "verdict", "reason", "stage")]
+    assert f"<tr>{''.join(columns)}" in page
     assert (
         advice == "Remove the idle blocks, then train on: zoo.graph.prune_blocks(model, ['idle'])"
     )
@@ -293,18 +303,71 @@ def test_the_advice_for_a_list_of_inputs_runs():
     assert len(eval(code, {"zoo": zoo, "model": model, "x": x})) == 1
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("grain, options", [("sum", ""), ("layer", ", grain='layer'")])
 def test_without_idle_blocks_the_advice_is_a_plan_of_at_least_one_block(grain, options):
     rows = [Verdict(f"block{i}", 0, "refines", "", {}) for i in range(4)]
     table = zoo.callbacks.Table([Row("lesion_kl", "block0", 0, None, None, 1.0)])
     code = f"zoo.callbacks.depth_plan(model, x, keep=0.75{options})"
-    assert str(Diagnosis("model", rows, table, grain)).endswith(f"make a plan: {code}")
-    names = [row.block for row in rows]
-    assert f"keep=0.75, blocks={names}{options})" in str(
-        Diagnosis("model", rows, table, grain, named=True)
-    )
-    for few, known in ((rows[:3], table), (rows, zoo.callbacks.Table())):
-        assert str(Diagnosis("model", few, known, grain)).endswith("was found to be idle.")
+    assert str(Diagnosis("model", rows, table, options=options)).endswith(f"make a plan: {code}")
+    assert str(Diagnosis("model", rows[:3], table)).endswith("was found to be idle.")
+    sizes = (0.4, 0.1, 0.2, 0.3)
+    model = chain(FOUR) if grain == "sum" else whole_layers(sizes)
+    for names in (None, [f"{'block' if grain == 'sum' else 'layer'}{i}" for i in range(4)]):
+        report = zoo.callbacks.diagnose(model, X, grain=grain, blocks=names)
+        shown = "" if names is None else f", blocks={names}"
+        assert f"depth_plan(model, x, keep=0.75{shown}{options})" in str(report)
+
+
+@pytest.mark.parametrize("value", [None, np.nan])
+def test_without_lesions_no_block_is_said_not_to_be_idle(value, tmp_path):
+    rows = [Row("lesion_kl", "block0", 0, None, None, value)] if value else []
+    report = Diagnosis("m", [Verdict("block0", 0, "refines", "", {})], zoo.callbacks.Table(rows))
+    assert str(report).endswith("No lesion was measured: whether a block is idle is not known.")
+    report.to_html(tmp_path / "page.html")
+    assert "<code>" not in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "data, name",
+    [
+        ((np.where(X == X[5, 1], np.nan, X),), "x"),
+        (({"x": np.where(X == X[5, 1], np.inf, X)},), "x.x"),
+        ((X, X * [1, 1, 1, np.inf]), "y"),
+        (((X[i : i + 8], np.nan * X[i : i + 8]) for i in (0, 8, 16)), "y"),
+    ],
+)
+def test_data_with_nan_or_infinity_are_refused_before_any_work(data, name):
+    arguments = data if isinstance(data, tuple) else (data,)
+    with pytest.raises(ValueError, match=f"NaN or infinity in {name}[.] Leave out"):
+        zoo.callbacks.diagnose(None, *arguments)
+
+
+@slow_elsewhere
+def test_the_report_begins_with_the_accuracy_and_cautions_if_guessing_has_it(tmp_path):
+    top = layers.Dense(2, "softmax", use_bias=False)
+    model = chain({"block": 0.3 * TURN}, top)
+    top.set_weights([9 * np.eye(4, 2)])
+    x = np.random.default_rng(1).normal(size=(40, 4)).astype("float32")
+    labels = model.predict(x, verbose=0).argmax(-1)
+    report = zoo.callbacks.diagnose(model, x, labels)
+    loss = report.table.values("lesion_loss")[None]
+    assert f"lesions: accuracy 1, loss {loss:.3g}." in str(report).splitlines()[0]
+    assert "Caution" not in str(report)
+    for wrong in (1 - labels, np.eye(2)[1 - labels]):
+        report = zoo.callbacks.diagnose(model, x, wrong)
+        assert "Caution: The accuracy is not clearly above 0." in str(report)
+    report.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    parts = ("accuracy 0, loss", "<mark>Caution</mark>", "<table>")
+    assert page.index(parts[0]) < page.index(parts[1]) < page.index(parts[2])
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("count, cautions", [(1, True), (31, True), (32, False)])
+def test_few_examples_are_a_caution(count, cautions):
+    report = zoo.callbacks.diagnose(chain({"block": 0.3 * TURN}), np.resize(X, (count, 4)))
+    assert (f"Only {count} example" in str(report)) == cautions
 
 
 FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}
@@ -386,7 +449,7 @@ def test_greedy_search_sees_that_two_blocks_cancel_each_other():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"keep": 1.5}, "removes 1 to 4 of 4 blocks"),
+        ({"keep": 1.5}, "`keep` must be a number from 0 to 1"),
         ({"keep": 0.9}, "removes 1 to 4 of 4 blocks"),
         ({"score": "size"}, "`score` must be one of"),
         ({"score": "lesion_kl"}, "others have 'lesion_change'"),

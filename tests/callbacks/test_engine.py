@@ -272,10 +272,14 @@ def test_bad_input_is_refused_before_any_work(model):
         callbacks.CosineLoss(classifier="loss")
     with pytest.raises(ValueError, match="of=3"):
         callbacks.ClassGates(3, CLASSES)
+    with pytest.raises(ValueError, match="`classes` must be a positive integer"):
+        callbacks.ClassGates(0, "a")
+    with pytest.raises(ValueError, match="`margin` must be a number from 0 to 1"):
+        callbacks.BorderlineExamples(margin=np.nan)
     plain = keras.Sequential([keras.Input((5,)), layers.Dense(2)])
     with pytest.raises(ValueError, match="has no block"):
         callbacks.run([callbacks.L2Ratio()], plain, X)
-    with pytest.raises(ValueError, match="names of blocks, or None for all. Received: none"):
+    with pytest.raises(ValueError, match="`blocks` must be one or more names"):
         callbacks.run([callbacks.L2Ratio()], model, X, blocks=[])
     with pytest.raises(ValueError, match=r"model's shape, \(None, .*Received: \(\d+, 2"):
         callbacks.run([callbacks.L2Ratio()], model, X[:, :2])

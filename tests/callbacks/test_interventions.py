@@ -133,6 +133,14 @@ def test_spans_of_unmodified_blocks_equal_single_blocks(model, monkeypatch):
     [
         (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
         (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block has that name"),
+        (lambda m: callbacks.shuffles(m, X, swaps="a"), "`swaps` must be a sequence"),
+        (lambda m: callbacks.shuffles(m, X, swaps=[-1]), "each a non-negative integer"),
+        (lambda m: callbacks.shuffles(m, X, repeats=0), "`repeats` must be a positive integer"),
+        (lambda m: callbacks.shuffles(m, X, seed="a"), "`seed` must be a non-negative integer"),
+        (lambda m: callbacks.lesions(m, X, progress=3), "`progress` must be a function"),
+        (lambda m: callbacks.diagnose(m, X, seed="a"), "`seed` must be a non-negative integer"),
+        (lambda m: callbacks.depth_plan(m, X, keep="a"), "`keep` must be a number from 0 to 1"),
+        (lambda m: callbacks.depth_plan(m, X, keep=np.nan), "`keep` must be a number from 0 to 1"),
     ],
 )
 def test_bad_input_of_sweeps(model, sweep, message):

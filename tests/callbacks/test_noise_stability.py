@@ -197,9 +197,9 @@ def test_cushions_of_channels_first_are_refused():
     x = keras.layers.Conv2D(3, 3, padding="same", data_format="channels_first")(inputs)
     first = keras.Model(inputs, keras.layers.Add()([inputs, x]))
     data = np.zeros((1, 3, 4, 4), "float32")
-    with pytest.raises(ValueError, match="channels last. Received: conv2d"):
+    with pytest.raises(ValueError, match="channels_last in conv2d"):
         callbacks.interlayer_cushions(first, data)
-    with pytest.raises(ValueError, match="channels last. Received: conv2d"):
+    with pytest.raises(ValueError, match="channels_last in conv2d"):
         callbacks.run([callbacks.LayerCushion()], first, data)
 
 

@@ -212,7 +212,7 @@ def test_labels_that_are_texts_are_refused(kind):
 @pytest.mark.parametrize("probes", [callbacks.CosineLoss, [callbacks.CosineLoss], "cosine", []])
 def test_classes_and_names_of_probes_are_explained(probes):
     for measure in (lambda: callbacks.run(probes, None, X), lambda: callbacks.RunProbes(probes, X)):
-        with pytest.raises(ValueError, match="A class must be called, and a name is no probe"):
+        with pytest.raises(ValueError, match="no classes or names"):
             measure()
 
 
@@ -220,6 +220,34 @@ def test_classes_and_names_of_probes_are_explained(probes):
 def test_lists_in_place_of_arrays_are_explained(data):
     with pytest.raises(ValueError, match="Convert lists with numpy.asarray"):
         callbacks.run([callbacks.L2Ratio()], highway_model(), data)
+
+
+@pytest.mark.parametrize("data", [None, "mnist", 3, (), {}, (None, Y)])
+@pytest.mark.parametrize("measure", [callbacks.diagnose, callbacks.lesions])
+def test_what_is_no_data_is_refused_with_the_way_to_load_some(measure, data):
+    with pytest.raises(ValueError, match="in place of an array.*zoo.datasets.images.load"):
+        measure(highway_model(), data)
+
+
+@pytest.mark.parametrize("values", [X.astype(object), X.astype(str)])
+def test_inputs_that_are_no_numbers_are_refused(values):
+    with pytest.raises(ValueError, match=r"that of numbers. .*x.astype\('float32'\)"):
+        callbacks.lesions(highway_model(), (values, Y))
+
+
+@pytest.mark.parametrize(
+    "labels, loss, message",
+    [
+        (np.eye(CLASSES)[Y], "sparse_categorical_crossentropy", "for one-hot labels 'categorical"),
+        (Y, "categorical_crossentropy", "For class indices give loss='sparse_categorical"),
+        (np.eye(CLASSES + 1)[Y], "categorical_crossentropy", r"outputs \(None, 3\).*\(7, 4\)"),
+        (Y, "foo", "`loss` must be a loss of Keras, .* Received: loss='foo'"),
+        (Y, ["mse", "mse"], "`loss` must be a loss of Keras"),
+    ],
+)
+def test_labels_and_losses_that_do_not_fit_are_refused(labels, loss, message):
+    with pytest.raises(ValueError, match=message):
+        callbacks.lesions(highway_model(), (X, labels), loss)
 
 
 def test_gradients_of_a_network_in_half_precision_come_from_its_logits():
@@ -306,7 +334,7 @@ def test_several_sigmoids_are_labels_of_two_classes_each(end, loss):
     model.compile(loss=loss or "binary_crossentropy", metrics=[metric])
     whole = [lesions.values(f"lesion_{name}")[None] for name in ("loss", "accuracy")]
     np.testing.assert_allclose(whole, model.evaluate(X, LABELS, verbose=0), rtol=1e-4)
-    with pytest.raises(ValueError, match="of several sigmoids.*class indices give"):
+    with pytest.raises(ValueError, match="For class indices give.*of several sigmoids"):
         callbacks.lesions(model, (X, LABELS[:, 0]), loss)
 
 

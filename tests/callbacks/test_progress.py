@@ -34,3 +34,10 @@ def test_passes_that_follow_each_other_share_their_progress(monkeypatch, capsys)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines] == [f"probes: {n}%" for n in (25, 50, 75, 100)]
     assert lines[-1].endswith("0:00:00 left")
+
+
+@without_backend
+@pytest.mark.parametrize("make", [callbacks.PassProgress, callbacks.Progress])
+def test_the_progress_of_nothing_is_refused(make):
+    with pytest.raises(ValueError, match="must be a positive integer"):
+        make(1, 0)

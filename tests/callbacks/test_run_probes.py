@@ -12,7 +12,7 @@ import zoo
 from helpers import reference
 from helpers.harness import output_of, slow_elsewhere, start_module, without_backend
 from helpers.test_data import write_images
-from zoo import callbacks
+from zoo import callbacks, probe
 
 X = reference.images(9, 5)
 Y = np.arange(9) % 3
@@ -106,7 +106,7 @@ def test_probes_that_cannot_run_stop_a_training_before_its_first_step():
 
 @pytest.mark.parametrize(
     "data, every, message",
-    [(X, 0, "every=0"), (iter([X]), 1, "an iterator, which can be read once")],
+    [(X, 0, "every=0"), (iter([X]), 1, "no iterator, which is read once")],
 )
 def test_bad_input_of_probes_in_training(data, every, message):
     with pytest.raises(ValueError, match=message):
@@ -131,7 +131,10 @@ def test_the_shell_writes_a_table_and_a_page(tmp_path):
     assert {"l2_ratio", "lesion_kl"} <= {*table.probes()}
     page = (out / "probes.html").read_text()
     assert "block0" in output and "verdict" in output
-    assert "<h1>functional on 50 images of digits (test)</h1>" in page
+    assert (
+        "<h1>functional on 50 images of digits (test), preprocessing: division by 255</h1>" in page
+    )
+    assert "Intact network, on the examples of the lesions: accuracy 0." in page
 
 
 @without_backend
@@ -147,3 +150,39 @@ def test_errors_of_the_shell_say_what_is_expected(tmp_path):
     output = output_of(start_module("zoo.probe", path, "--examples=many"), 2)
     assert "--examples: invalid int value: 'many'" in output
     assert "Traceback" not in output
+
+
+def several_inputs():
+    inputs = [keras.Input((8, 8, 1), name="image"), keras.Input((8, 8, 1), name="mask")]
+    return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(layers.Add()(inputs))))
+
+
+def calling_a_lambda():
+    inputs = keras.Input((8, 8, 1))
+    return keras.Model(inputs, layers.Lambda(lambda x: x + 1)(inputs))
+
+
+@without_backend
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (several_inputs, r"one input, images.*\['image', 'mask'\]. For several, call .*diagnose"),
+        (lambda: keras.Sequential([layers.Flatten()]), "one input, images. Received: Sequential"),
+        (calling_a_lambda, "Replace it by a layer of a --module, or call zoo.callbacks.diagnose"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:You are saving a model that has not yet been built")
+def test_models_that_the_shell_cannot_diagnose_leave_no_folder(build, message, tmp_path):
+    build().save(tmp_path / "model.keras")
+    flags = write_images(tmp_path / "own.npz", (8, 8, 1)), f"--out={tmp_path / 'new' / 'out'}"
+    with pytest.raises(SystemExit, match=message) as caught:
+        probe.main([str(tmp_path / "model.keras"), *flags])
+    assert "safe_mode" not in str(caught.value) and not (tmp_path / "new").exists()
+
+
+@without_backend
+def test_a_folder_of_results_that_cannot_be_written_is_refused_first(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="2"):
+        probe.main(["none.keras", "--data=mnist", f"--out={tmp_path / 'file' / 'out'}"])
+    assert "--out: expected a folder that can be written to" in capsys.readouterr().err

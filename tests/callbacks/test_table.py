@@ -2,9 +2,11 @@
 
 import re
 
+import keras
 import numpy as np
 import pytest
 
+import zoo
 from helpers.harness import without_backend
 from zoo import callbacks
 from zoo.callbacks import charts
@@ -40,7 +42,7 @@ def test_a_table_prints_aligned_with_its_notes(table):
 def test_values_by_block_and_by_unit(table):
     assert table.values("l2_ratio", epoch=1) == {"block0": 0.5, "block1": 0.25}
     np.testing.assert_array_equal(table.array("gate_bias_units"), [[-2, -3], [-4, np.nan]])
-    with pytest.raises(ValueError, match="Expected one of"):
+    with pytest.raises(ValueError, match="`probe` must be one of"):
         table.values("cosine")
     with pytest.raises(ValueError, match="use `values`"):
         table.array("l2_ratio")
@@ -72,7 +74,7 @@ def test_the_page_has_everything_and_needs_no_server(table, tmp_path):
     for source in re.findall('(?:src|href)="(.*?)"', text):
         assert source.startswith(("data:image/png;base64,", "#"))
     assert "<h1>Probes of &lt;a network&gt;</h1>" in text and "sum9 is no block" in text
-    assert "small changes refine the skip input" in text and "0.125" in text
+    assert "small changes refine x" in text and "0.125" in text
     assert "currentColor" in text and "#000000" not in text and "block0</text>" in text
     assert len(text) < 40_000
 
@@ -119,12 +121,70 @@ def test_values_over_counts_are_curves(tmp_path):
     assert "0.625" in (tmp_path / "page.html").read_text().partition("<summary>numbers")[2]
 
 
-def test_every_measure_has_a_meaning():
+def tables():
+    """Return a table of each registered probe and each sweep, of tiny networks."""
     classes = [value for value in vars(callbacks).values() if isinstance(value, type)]
-    probes = [c for c in classes if issubclass(c, callbacks.Probe) and c is not callbacks.Probe]
-    known = tuple(name.replace("_", "") for name in charts.MEANINGS)
-    assert len(probes) > 15
-    assert [p for p in probes if not p.__name__.lower().startswith(known)] == []
+    names = {c for c in classes if issubclass(c, callbacks.Probe)} - {callbacks.Probe}
+    special = {callbacks.ClassGates: callbacks.ClassGates(0, 2)}
+    probes = {c: special[c] if c in special else c() for c in names}
+    cushion = probes.pop(callbacks.LayerCushion)
+    x = np.float32([[0, 0, 0], [1, 2, 3], [3, 1, 0]])  # of the first there is no ratio
+    y = np.array([0, 1, 1])
+    gates = residual = inputs = keras.Input((3,))
+    for i in range(2):
+        gates = zoo.HighwayDense(name=f"gates{i}")(gates)
+        residual = keras.layers.Add()([residual, keras.layers.Dense(3)(residual)])
+    highway, network, linear = (
+        keras.Model(inputs, outputs)
+        for outputs in (
+            keras.layers.Dense(2, "softmax")(gates),
+            keras.layers.Dense(2, "softmax")(residual),
+            residual,
+        )
+    )
+    yield callbacks.run([*probes.values()], highway, (x, y))
+    yield callbacks.run([cushion, probes[callbacks.L2Ratio]], network, (x, y))
+    yield callbacks.lesions(linear, x)
+    yield callbacks.interlayer_cushions(network, x, projections=2)
+    yield callbacks.dominant_flow(network, (x, y))
+    for sweep in (callbacks.lesions, callbacks.early_exits, callbacks.shuffles, callbacks.loops):
+        yield sweep(network, (x, y), **({"times": (1, 2)} if sweep is callbacks.loops else {}))
+
+
+def test_every_measure_of_every_probe_and_sweep_has_a_meaning_on_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(charts, "_draw", lambda *arguments: None)
+    monkeypatch.setattr(charts, "_to_svg", lambda figure: "")
+    whole = sum(tables(), Table())
+    assert len(whole.probes()) > 50
+    callbacks.write_html(whole, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    meanings = dict(re.findall("<section><h3>(.*?)</h3><p>(.*?)</p>", page))
+    assert [name for name, text in meanings.items() if not text] == []
+    others = ("loop_step_norm", "gradient_norm_first_to_last_stage")
+    for name in (*(name for name in meanings if name.startswith("lesion_")), *others):
+        alike = [other for other, text in meanings.items() if text == meanings[name]]
+        assert alike in ([name], ["lesion_accuracy", "lesion_loss"])
+
+
+LENGTHY = [f"MyCompanysBackboneEncoderWithARatherLongNameOfItsOwnNumber{i:02}" for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    "names, ends",
+    [
+        (LENGTHY, [name[-2:] for name in LENGTHY]),
+        ([f"{'a' * 30}{i}{'b' * (30 + i % 2)}{'cd'[i % 2]}" for i in range(8)], [*"01234567"]),
+    ],
+)
+def test_long_names_leave_room_for_the_chart_and_differ(names, ends):
+    figure = callbacks.plot(Table(Row("l2_ratio", name, 0, None, None, 0.1) for name in names))
+    (axis,) = figure.axes
+    labels = [label.get_text() for label in axis.get_xticklabels()]
+    assert [label[-len(end) :] for label, end in zip(labels, ends, strict=True)] == ends
+    assert len({*labels}) == 8 and max(map(len, labels)) <= charts.LONG + 1
+    figure.set_size_inches(4.2, 3)  # as on a page
+    figure.draw_without_rendering()
+    assert axis.get_position().height > 0.4
 
 
 DECODER = "decoder_…_norm_sum"

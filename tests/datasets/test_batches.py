@@ -102,7 +102,7 @@ def test_batches_must_know_the_epoch_and_an_epoch_is_one_pass():
     batches = Batches(X[:, None], Y, 4)
     with pytest.raises(RuntimeError, match=r"callbacks=\[Epochs\(batches\)\]"):
         model.fit(batches, shuffle=False, verbose=0)
-    with pytest.raises(ValueError, match="Received: 2 steps in an epoch"):
+    with pytest.raises(ValueError, match="Received: steps_per_epoch=2"):
         model.fit(batches, shuffle=False, verbose=0, steps_per_epoch=2, callbacks=[Epochs(batches)])
     assert model.evaluate(Batches(X[:, None], Y, 4, shuffle=False), verbose=0) > 0
 

@@ -104,11 +104,11 @@ def test_every_recipe_gives_float32_and_leaves_its_images_alone(name, monkeypatc
 def test_invalid_images_and_recipes_are_refused():
     with pytest.raises(ValueError, match="one of 'highway_mlp', .* Received: name='zca'"):
         preprocessing.fit("zca", TRAIN)
-    with pytest.raises(ValueError, match=r"shape \(7, 6, 5\). Gray images need"):
+    with pytest.raises(ValueError, match=r"of gray images: x.*shape=\(7, 6, 5\)"):
         preprocessing.fit("he_cifar", TRAIN[..., 0])
-    with pytest.raises(ValueError, match=r"shape \(7, 30\). Gray images need"):
+    with pytest.raises(ValueError, match=r"of gray images: x.*shape=\(7, 30\)"):
         preprocessing.RECIPES["he_cifar"].augment(TRAIN[..., 0].reshape(7, -1), None)
-    with pytest.raises(ValueError, match=r"fitted to, \(6, 5, 3\). Received: \(6, 5, 1\)"):
+    with pytest.raises(ValueError, match=r"fitted to, \(6, 5, 3\).*Received: shape=\(6, 5, 1\)"):
         preprocessing.fit("he_cifar", TRAIN)(TEST[..., :1])
-    with pytest.raises(ValueError, match="whose standard deviation is 0"):
+    with pytest.raises(ValueError, match="Received: standard_deviation=0.0"):
         preprocessing.fit("miniature", np.full((3, 2, 2, 1), 7, "uint8"))

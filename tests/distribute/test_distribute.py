@@ -110,7 +110,7 @@ def test_several_processes_are_refused(monkeypatch):
     import jax
 
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="Expected one process"):
+    with pytest.raises(ValueError, match="`process_count` must be 1"):
         distribute.strategy("data_parallel")
 
 

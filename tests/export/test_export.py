@@ -29,6 +29,7 @@ from zoo.applications import char_lm_inference
 from zoo.datasets.text import Vocabulary
 from zoo.export import FORMATS, _named, in_float32
 
+MODULE = sys.modules["zoo.export"]  # `zoo.export` is the function
 SUFFIX = {name: kind.suffix for name, kind in FORMATS.items()}
 
 SERVE = """
@@ -131,6 +132,7 @@ def test_each_output_is_compared_with_its_own_size(tmp_path, monkeypatch):
         ("model.onnx", "onyx"),
         ("model.h5", None),
         ("file", None),
+        ("file/model.onnx", None),
         ("folder", None),
     ],
 )
@@ -179,13 +181,36 @@ def test_an_export_replaces_an_earlier_artifact_as_a_whole_or_leaves_it(format, 
     model = small()
     weights = model.get_weights()
     model.set_weights([np.full_like(weight, np.nan) for weight in weights])
-    with pytest.raises(RuntimeError, match="deviation of nan"):
+    with pytest.raises(ValueError, match="finite outputs; look for NaN in its weights"):
         zoo.export(model, path, format)
     assert sorted(tmp_path.rglob("*")) == before and earlier.read_bytes() == b"earlier"
     model.set_weights(weights)
     zoo.export(model, path, format)
     assert earlier.stat().st_size > 1000 and not (path / "stale.txt").exists()
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_outputs_that_are_not_finite_are_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(MODULE, "_write", lambda *_: pytest.fail("began"))
+    x = keras.Input((4,))
+    with pytest.raises(ValueError, match="look for NaN"):
+        zoo.export(keras.Model(x, ops.sqrt(x)), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("format", ["onnx", "saved_model"])
+def test_a_full_disk_ends_an_export_with_advice_and_no_other_try(format, tmp_path, monkeypatch):
+    tried = []
+
+    def write(model, path, **_):
+        tried.append(path)
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setitem(FORMATS, format, FORMATS[format]._replace(write=write))
+    monkeypatch.setattr(MODULE, "_write_in_child", write)
+    with pytest.raises(ValueError, match="Received: model[.a-z]*, which.*No space.*Free") as caught:
+        zoo.export(small(), tmp_path / f"model{SUFFIX[format]}")
+    assert ".writing" not in str(caught.value) and not list(tmp_path.iterdir())
+    assert len(tried) == 1
 
 
 NEW_NAME = {"saved_model": "{}", "onnx": "new_{}"}  # of a returned state
@@ -390,7 +415,7 @@ def test_a_layer_in_half_precision_whose_configuration_lacks_an_argument_is_refu
 
 def test_inputs_whose_names_differ_by_marks_alone_are_refused(tmp_path):
     inputs = [keras.Input((4,), name=name) for name in ("a-b", "a_b")]
-    with pytest.raises(ValueError, match="names differ .* Received: ..a-b., .a_b.."):
+    with pytest.raises(ValueError, match="names differ .* Received: names=..a-b., .a_b.."):
         zoo.export(keras.Model(inputs, keras.layers.Add()(inputs)), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -427,8 +452,8 @@ def test_the_shell_prints_what_it_expects(tmp_path):
     for words, status, message in (
         ((*paths, "--format=litert"), 2, "`path` must be a folder"),
         ((*paths, "--format=onyx"), 2, "invalid choice"),
-        ((str(tmp_path / "none.keras"), paths[1]), 2, "Expected a .keras file"),
-        (("--help",), 0, "The exit status is 2 if"),
+        ((str(tmp_path / "none.keras"), paths[1]), 1, ".keras file that exists"),
+        (("--help",), 0, "The exit status is 2 if the command line is invalid"),
     ):
         output = output_of(start_module("zoo.export", *words), status)
         assert message in output and "Traceback" not in output

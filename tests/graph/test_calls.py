@@ -190,11 +190,31 @@ def test_a_model_with_a_call_of_its_own_is_no_graph_but_a_layer_of_one():
 
     i = keras.Input((4,))
     nets = [opaque(), opaque(i, keras.layers.Dense(4)(i))]
-    for other in (*nets, object()):  # such as a module of PyTorch
-        with pytest.raises(ValueError, match=r"inline\(keras.Model\(i, model\(i\)\)\).*another"):
+    for other in nets:
+        with pytest.raises(ValueError, match=r"inline\(keras.Model\(i, model\(i\)\)\)"):
             Graph(other)
     for net in nets:
         assert [call.layer for call in Graph(keras.Model(i, net(i))).calls] == [net]
+
+
+@pytest.mark.parametrize("model", [None, "model.keras", object()])
+@pytest.mark.parametrize(
+    "use",
+    [
+        zoo.graph.find_blocks,
+        zoo.graph.inline,
+        zoo.graph.remat,
+        zoo.graph.cost,
+        zoo.regularizers.penalize,
+        zoo.fast,
+        lambda model: zoo.graph.prune_blocks(model, "block"),
+        lambda model: zoo.callbacks.lesions(model, np.ones((1, 4))),
+        lambda model: zoo.callbacks.diagnose(model, np.ones((1, 4))),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_way_to_load_one(use, model):
+    with pytest.raises(ValueError, match=r"must be a keras.Model. .*load_model\(path\).*Received"):
+        use(model)
 
 
 def test_a_rewired_model_shares_weights_and_does_not_change_the_old_one():

@@ -218,6 +218,8 @@ def test_layers_whose_code_cannot_be_read_are_opened(call):
 def test_unknown_names_are_errors():
     with pytest.raises(ValueError, match="names of the inputs"):
         zoo.graph.inline(chain(Adding()), shapes={"other": (None, 5)})
+    with pytest.raises(ValueError, match="`shapes` must be a dictionary"):
+        zoo.graph.inline(chain(Adding()), shapes=3)
 
 
 class Around(layers.Layer):

@@ -110,7 +110,7 @@ def test_side_inputs_reach_every_use():
     "repeat, message",
     [
         (lambda m: graph.loop(m, times=-1), "non-negative integer. Received: times=-1"),
-        (lambda m: graph.loop(m, "a"), r"Expected one of the blocks \['block'\]. Received: 'a'"),
+        (lambda m: graph.loop(m, "a"), r"`block` must be one of 'block'. Received: block='a'"),
         (
             lambda m: graph.loop(post_activation(), "sum2", "sum0"),
             "Expected the earlier block first",
@@ -121,6 +121,11 @@ def test_side_inputs_reach_every_use():
             "an output reads a tensor from before its end",
         ),
         (lambda m: callbacks.loops(m, X, times=[2, 1]), "`times` must be ascending"),
+        (lambda m: callbacks.loops(m, X, times=3), "a sequence of one or more .* times=3"),
+        (lambda m: callbacks.loops(m, X, times=[1.5]), "each a positive integer"),
+        (lambda m: callbacks.loops(m, X, scale=np.nan), "`scale` must be a number"),
+        (lambda m: graph.loop(m, scale=np.nan), "`scale` must be a number. Received: scale=nan"),
+        (lambda m: graph.loop(m, scale="a"), "`scale` must be a number"),
     ],
 )
 def test_what_cannot_be_repeated_is_refused(network, repeat, message):

@@ -313,11 +313,20 @@ def test_a_plain_block_that_changes_the_shape_cannot_be_left_out():
     "modify, message",
     [
         (lambda m: zoo.graph.lesion(m, "block9"), "block9"),
-        (lambda m: zoo.graph.lesion(m, ["block0"]), r"one of the blocks .* Received: \['block0'\]"),
+        (lambda m: zoo.graph.lesion(m, ["block0"]), r"one of .*: block=\['block0'\]. Did you mean"),
         (lambda m: zoo.graph.lesion(m, "block0", mode="open"), "mode='open'"),
         (lambda m: zoo.graph.shuffle(m, {"block0": "block1"}), "permutation"),
         (lambda m: zoo.graph.shuffle(m, ["block0", "block1"]), "a dictionary of names by position"),
-        (lambda m: zoo.graph.prune_blocks(m, []), "at least one block"),
+        (lambda m: zoo.graph.prune_blocks(m, []), "one or more names"),
+        (lambda m: zoo.graph.prune_blocks(m, 1), "one or more names. Received: names=1"),
+        (lambda m: zoo.graph.prune_blocks(m, None), "one or more names. Received: names=None"),
+        (lambda m: zoo.graph.prune_blocks(m, ["block0", 1]), "one or more names"),
+        (lambda m: zoo.graph.find_blocks(m, 1), "one or more names. Received: blocks=1"),
+        (lambda m: zoo.graph.find_blocks(m, "blok1"), "Did you mean 'block1'?"),
+        (lambda m: zoo.graph.add_exits(m, None), "one or more names. Received: blocks=None"),
+        (lambda m: zoo.graph.shuffle(m, {1: "block0", "block0": 1}), "one of 'block0'"),
+        (lambda m: zoo.graph.drop_blocks(m, seed="a"), "`seed` must be a non-negative integer"),
+        (lambda m: zoo.graph.drop_blocks(m, "a"), "`rates` must be a number from 0 to 1"),
     ],
 )
 def test_errors_name_the_bad_argument(modify, message):

@@ -190,7 +190,7 @@ def test_kernels_start_differently_with_an_integer_seed(kind, options, count, in
         (lambda: zoo.HighwayConv2D(0), "`filters` must be a positive integer"),
         (
             lambda: zoo.HighwayDense(bias_initializer=KaimingNormal())(images(2, 4)),
-            r"Expected a kernel.*not a bias. Received: shape \(4,\)",
+            r"a kernel.*not of a bias. Received: shape=\(4,\)",
         ),
         (lambda: zoo.HighwayConv2D(kernel_size=(3, 1)), "`kernel_size` must be a positive integer"),
         (lambda: zoo.HighwayConv2D(5)(images(2, 4, 4, 3)), r"filters=5.*Put a Conv2D\(5\)"),

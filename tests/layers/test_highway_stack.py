@@ -158,7 +158,7 @@ def test_a_depth_that_is_no_positive_integer_is_an_error(depth):
 
 
 def test_a_stack_without_weights_has_no_layers():
-    with pytest.raises(ValueError, match="`to_layers` copies weights"):
+    with pytest.raises(ValueError, match="as `to_layers` copies weights"):
         HighwayDenseStack(2).to_layers()
 
 

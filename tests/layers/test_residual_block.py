@@ -240,11 +240,11 @@ def test_uses_share_convolutions_and_nothing_else():
 def test_bad_arguments_say_what_to_do():
     with pytest.raises(ValueError, match="`strides` must be a positive integer.*strides=0"):
         zoo.ResidualBlock(4, strides=0)
-    with pytest.raises(ValueError, match="used 2 times must keep.*Put a block with uses=1 before"):
+    with pytest.raises(ValueError, match="used 2 times: put a block with uses=1 before"):
         zoo.ResidualBlock(4, uses=2)(images(2, 4, 4, 3))
     with pytest.raises(ValueError, match="one of 2 uses.*use=2"):
         zoo.ResidualBlock(3, uses=2)(images(2, 4, 4, 3), use=2)
-    with pytest.raises(ValueError, match=r"needs images.*input shape=\(2, 3\)"):
+    with pytest.raises(ValueError, match=r"that of images.*input_shape=\(2, 3\)"):
         zoo.ResidualBlock(3)(np.zeros((2, 3)))
     with pytest.raises(ValueError, match="`variant` must be one of"):
         zoo.ResidualBlock(3, variant="gated")
@@ -252,7 +252,7 @@ def test_bad_arguments_say_what_to_do():
         zoo.UnsharedBatchNormalization(2, "affine")
     with pytest.raises(ValueError, match="`uses` must be a positive integer"):
         zoo.UnsharedBatchNormalization(0)
-    with pytest.raises(ValueError, match="2 uses, counted from 0. Received: use=2"):
+    with pytest.raises(ValueError, match="2 uses, from 0. Make .* Received: use=2"):
         zoo.UnsharedBatchNormalization(2)(images(2, 2, 2, 3), use=2)
 
 

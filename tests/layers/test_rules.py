@@ -859,13 +859,13 @@ def test_a_source_that_was_not_written_has_no_share():
     ("arguments", "message"),
     [
         ({"rule": "none"}, "must be one of 'pre'"),
-        ({"rule": "post", "variant": "coupled"}, "Only the rule 'pre' has variants"),
+        ({"rule": "post", "variant": "coupled"}, "only the rule 'pre' has variants"),
         ({"gate": "row"}, "must be one of"),
         ({"rule": "laurel", "previous": 2}, "`rank` above 0"),
         ({"rule": "mhc", "streams": 0}, "streams"),
-        ({"rule": "mhc", "streams": 7, "exact": True}, "at most 6 streams"),
-        ({"index": 3, "depth": 2}, "at most `depth`"),
-        ({"rule": "attnres", "index": 2, "depth": 2}, "count from 0 to depth - 1"),
+        ({"rule": "mhc", "streams": 7, "exact": True}, "`streams` must be at most 6"),
+        ({"index": 3, "depth": 2}, "at most depth=2"),
+        ({"rule": "attnres", "index": 2, "depth": 2}, "below depth=2"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -901,6 +901,16 @@ def test_exact_mixings_of_a_block_in_float64(backend):
         pytest.skip("it has float64 with a flag only")
     layer = zoo.SubLayer(keras.layers.Dense(4), "mhc", streams=2, exact=True, dtype="float64")
     assert tuple(layer(np.ones((1, 2, 4))).shape) == (1, 2, 4)
+
+
+@pytest.mark.parametrize("rule", ["pre", "dhc", "attnres"])
+def test_the_shapes_at_both_ends_of_a_stream_are_known_without_a_call(rule):
+    shape = None, STEPS, D
+    for end in (zoo.StreamStart(rule, depth=2), zoo.StreamEnd(rule, depth=2)):
+        inputs = keras.Input(batch_shape=shape)
+        expected = keras.ops.convert_to_numpy(end(np.ones((1, *shape[1:])))).shape
+        shape = end.compute_output_shape(shape)
+        assert shape == end(inputs).shape == (None, *expected[1:])
 
 
 def test_a_state_of_the_wrong_shape():

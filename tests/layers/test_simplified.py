@@ -1,5 +1,6 @@
 """The simplified blocks equal their NumPy reference, and each other after adding 1 to a kernel."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -8,6 +9,7 @@ import zoo
 from helpers.gradients import assert_close
 from helpers.harness import run_layer_test
 from helpers.reference import conv, images, random_weights, relu
+from zoo.layers.simplified import SymmetricConv2D
 
 BLOCKS = (zoo.SimplifiedPlain, zoo.SimplifiedResidual)
 SHAPES = [(4, 1, "pad"), (8, 2, "pad"), (8, 2, "duplicate"), (6, 1, "pad"), (4, 2, "duplicate")]
@@ -84,7 +86,7 @@ def test_initial_kernels_have_the_papers_standard_deviations():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"filters": 8, "kernel_size": 2}, "odd side. Received: shape .2, 2, 4, 8"),
+        ({"filters": 8, "kernel_size": 2}, "odd side, .* Received: kernel=.2, 2, 4, 8"),
         ({"filters": 8, "identity": "project"}, "`identity` must be one of 'pad', 'duplicate'"),
         ({"filters": 2}, "from 4 channels to 2 filters holds no identity of the kind 'pad'"),
         ({"filters": 6, "identity": "duplicate"}, "from 4 channels to 6 .*'duplicate' a multiple"),
@@ -96,6 +98,13 @@ def test_initial_kernels_have_the_papers_standard_deviations():
 def test_bad_arguments_say_what_to_do(block, settings, message):
     with pytest.raises(ValueError, match=message):
         block(**settings)(images(1, 4, 4, 4))
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_the_symbolic_shape_of_a_symmetric_convolution_is_that_of_its_output(strides):
+    padding = "same" if strides == 1 else "valid"
+    layer = SymmetricConv2D(2, 3, strides, padding=padding)
+    assert layer(keras.Input((8, 7, 1))).shape[1:] == layer(images(1, 8, 7, 1)).shape[1:]
 
 
 @pytest.mark.parametrize(("filters", "strides"), [(4, 1), (8, 2), (12, 1)])

@@ -106,8 +106,8 @@ FORMS = [[zoo.SubLayer(keras.layers.Dense(4), variant=name)] for name in ("t_onl
         (groups("keel"), 2, "weights of the same shapes"),
         (DIFFERENT, 2, "layer: .*relu.* and .*tanh"),
         (FORMS, 2, "layer: .*t_only.* and .*c_only"),
-        (groups(), 3, "one group or depth=3 groups, of one size. Received: 2"),
-        ([[*groups()[0], *groups()[0]], groups()[0]], 2, "sizes .2, 1."),
+        (groups(), 3, "one group or depth=3 groups, all the same. Received"),
+        ([[*groups()[0], *groups()[0]], groups()[0]], 2, "sizes=.2, 1."),
         ([[]], 2, "lists of `zoo.SubLayer`s"),
         ([[keras.layers.Dense(4)]], 2, "lists of `zoo.SubLayer`s"),
         (groups(kernel_regularizer="l2"), 2, "no regularizers"),
@@ -123,7 +123,7 @@ def test_what_has_no_stack_is_refused(sub_layers, depth, message):
 
 def test_one_group_is_the_start_of_all(tmp_path):
     stack = zoo.SubLayerStack(groups()[:1], 3)
-    with pytest.raises(ValueError, match="has none yet"):
+    with pytest.raises(ValueError, match="`layer` must be built"):
         stack.to_layers()
     inputs = keras.Input((3, 4))
     model = keras.Model(inputs, stack(inputs))

@@ -37,7 +37,7 @@ def test_50_layer_networks_are_trained_inspected_and_drawn(run, tmp_path):
     pages.draw(experiment, [one, one], tmp_path / "figures")
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert drawn == {"table1b.csv", "fig3.png", "fig5.png", "section3.2.png"}
-    with pytest.raises(ValueError, match="one batch of 30 training images"):
+    with pytest.raises(ValueError, match="at most the 16 training images"):
         imagenet.measure(dataclasses.replace(settings, batch=30), run)
 
 

@@ -10,7 +10,7 @@ import pytest
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
 from zoo.recipes import experiment
-from zoo.recipes.experiment import characters
+from zoo.recipes.experiment import characters, store
 from zoo.recipes.league import ramp, rules
 
 SIZES = {"depth": 2, "heads": 2, "steps": 8, "width": 16}
@@ -38,7 +38,7 @@ def test_an_entry_costs_what_pre_ln_does(name):
 
 
 def test_a_rule_that_costs_too_much_is_refused():
-    with pytest.raises(ValueError, match="costs less than the feed-forward"):
+    with pytest.raises(ValueError, match="that cost less than the feed-forward"):
         hidden_size("mhc", "parameters", depth=1, heads=1, width=2)
 
 
@@ -131,9 +131,9 @@ def test_more_multiply_adds_are_five_percent():
 def test_the_league_needs_rates_on_record(tmp_path):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     settings = rules.Settings(entries=("pre",), updates=7)
-    with pytest.raises(ValueError, match="best rate of 'pre' on record"):
+    with pytest.raises(ValueError, match="best rate of 'pre' is not on record"):
         rules.measure(settings, run)
-    with pytest.raises(ValueError, match="more characters to evaluate on than the 64"):
+    with pytest.raises(ValueError, match="`test_characters` must be more than the 64"):
         rules.Settings(test_characters=64)
 
 
@@ -171,9 +171,10 @@ def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(rules, "train", train)
     settings = rules.Settings(entries=("post", "keel"), rates=(1e-3, 2e-3), extensions=2)
     stored = json.loads(json.dumps(dataclasses.asdict(settings))) | {"entries": ["pre", "post"]}
-    facts = {"backend": keras.config.backend(), "settings": stored}
-    known = {"pre": 1, "post": 2}, facts
-    monkeypatch.setattr(rules.pages, "seed_on_record", lambda *_: known)
+    facts = {name: kind() for name, kind in store.RUN.items() if name != "measured"}
+    facts |= {"backend": keras.config.backend(), "settings": stored}
+    store.save(tmp_path / "record", {"pre": 1, "post": 2}, facts)
+    monkeypatch.setattr(rules.pages, "seeds_on_record", lambda *_: [tmp_path / "record"])
     found = rules.measure_rates(settings, run)
     assert {name: one if name == "pre" else [*one] for name, one in found.items()} == {
         "pre": 1,
@@ -184,7 +185,7 @@ def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="'keel', whose best rate 0.008 is at the edge"):
         rules.best_rates([own, own], {"post", "keel"})
     assert rules.best_rates([own, own], {"post"}) == {"post": 0.0005}
-    facts["settings"]["width"] = 7
+    store.save(tmp_path / "record", {"pre": 1}, {**facts, "settings": {**stored, "width": 7}})
     assert "pre" not in rules.measure_rates(settings, run)
 
 

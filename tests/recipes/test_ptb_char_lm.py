@@ -6,6 +6,7 @@ import signal
 import keras
 import numpy as np
 import pytest
+from absl import flags
 
 import zoo
 from helpers.forked import Forked
@@ -126,7 +127,7 @@ def test_a_network_that_was_scored_is_found_without_its_weights(tmp_path, monkey
 
 @without_backend
 def test_forms_are_different_ones(tmp_path):
-    with pytest.raises(ValueError, match="different forms. Received: --variant 'plain,plain'"):
+    with pytest.raises(flags.Error, match="different forms. Received: variant='plain,plain'"):
         start(tmp_path, "--variant=plain,plain")
 
 

@@ -94,7 +94,7 @@ def test_the_search_trains_all_networks(run):
     one = depth_search.measure(settings, run)
     assert one["plain"]["2"]["losses"].shape == one["highway"]["2"]["losses"].shape == (2, 1)
     assert np.isfinite(one["highway"]["2"]["losses"]).all()
-    with pytest.raises(ValueError, match="`depths` of 2 or more layers"):
+    with pytest.raises(ValueError, match="`depths` must be 2 or more layers"):
         dataclasses.replace(settings, depths=(1,))
 
 

@@ -58,10 +58,10 @@ def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_pat
     assert errors["parameters"] == 269_722
     blocks = [(block.name, block.stage) for block in find_blocks(network.model)[0]]
     assert blocks == [(f"stage{s + 1}_block{i:02d}", s) for s in range(3) for i in range(3)]
-    with pytest.raises(ValueError, match=r"Expected resnet32\*.th in a folder"):
+    with pytest.raises(ValueError, match=r"a folder with resnet32\*.th"):
         trained_resnets.open_network(settings, Run(tmp_path / "1", 1, options))
-    with pytest.raises(ValueError, match="Expected seeds 0 to 3"):
+    with pytest.raises(ValueError, match="`seeds` must be 0 to 3"):
         trained_resnets.open_network(settings, Run(tmp_path / "4", 4, options))
     (tmp_path / "resnets" / "resnet20-1234.th").rename(tmp_path / "resnets" / "resnet56.th")
-    with pytest.raises(ValueError, match="Expected the weights of resnet56"):
+    with pytest.raises(ValueError, match="the weights of resnet56"):
         trained_resnets.load(56, tmp_path / "resnets")

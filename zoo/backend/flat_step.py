@@ -9,6 +9,7 @@ from keras import ops, tree
 
 from zoo.backend import keras_private
 from zoo.backend.runtime import BACKEND
+from zoo.checks import check_integers, check_model, require
 
 unpack = keras.utils.unpack_x_y_sample_weight
 MAX_SHAPES = 8  # ours: a trace takes seconds, so of data of ever new shapes no more are traced
@@ -39,8 +40,9 @@ def fast(model: keras.Model, after: int = 20) -> keras.Model:
     >>> x, y = keras.ops.ones((8, 4)), keras.ops.ones((8, 2))
     >>> history = fast(model, after=0).fit(x, y, verbose=0)
     """
-    if not model.compiled:
-        raise ValueError(f"Expected a compiled model. Received: {model.name!r}; call `compile`.")
+    check_model(model)
+    check_integers(0, after=after)
+    require(model.compiled, "compiled: call `compile`", model=model)
     if BACKEND == "torch" and not isinstance(model.train_step, FlatStep):
         if type(model).train_step is not keras.Model.train_step:
             raise ValueError(

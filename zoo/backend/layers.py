@@ -10,7 +10,7 @@ from keras import ops
 
 from zoo.backend.ops import dense
 from zoo.backend.runtime import BACKEND
-from zoo.checks import check_choice
+from zoo.checks import check_choice, require
 from zoo.types import Tensor
 
 
@@ -28,11 +28,8 @@ class Dense(keras.layers.Dense):
     def __init__(self, units: int, *args, products: str = "", **kwargs) -> None:
         super().__init__(units, *args, **kwargs)
         check_choice(("", "bfloat16"), products=products)
-        if products and self.compute_dtype != "float32":
-            raise ValueError(
-                f"`products` are rounded where a layer computes in float32. Received: "
-                f'dtype={self.compute_dtype!r}. Give dtype="float32", or no `products`.'
-            )
+        expected = f'empty where a layer computes in {self.compute_dtype}. Give dtype="float32"'
+        require(not products or self.compute_dtype == "float32", expected, products=products)
         self.products = products
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:

@@ -68,7 +68,7 @@ def unique(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def nll(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the negative log-likelihood: log sum exp(logits) - logits[target], in nats.
 
-    The logits are `(n, classes)`, the targets integers `(n,)`.
+    The logits are `(n, classes)`, the targets integers `(n,)`; NaN, on torch an error, for others.
     On torch the probabilities of the forward pass are kept instead of their logarithms and become
     the gradient in place; torch's own loss fills and reads two more buffers of the logits' size.
     """
@@ -83,7 +83,9 @@ def _nll(logits, targets):
     p = ops.softmax(logits)
     # log sum exp(logits) = logits[k] - log p[k]; for the largest, p does not underflow
     log_sum = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
-    return log_sum - ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0], (p, targets)
+    index = ops.clip(targets, 0, logits.shape[-1] - 1)  # backends differ in what is beyond
+    loss = log_sum - ops.take_along_axis(logits, index[:, None], axis=-1)[:, 0]
+    return ops.where(index == targets, loss, float("nan")), (p, targets)
 
 
 def _nll_gradient(saved, upstream):

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from zoo.checks import check_choice
+from zoo.checks import check_choice, require
 
 # squared gray levels; Srivastava et al. do not give theirs: pylearn2's, whose data FitNets used
 EPSILON = 10.0
@@ -84,11 +84,9 @@ class Preprocessing:
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """Return the network's inputs for evaluation, float32."""
         images = self.normalize(images)
-        if np.shape(self.mean) not in ((), images.shape[1:]):
-            raise ValueError(
-                f"`images` must have the shape of those it was fitted to, {np.shape(self.mean)}. "
-                f"Received: {images.shape[1:]}. Fit it to the training set of these images."
-            )
+        known = np.shape(self.mean)
+        expected = f"that of the images it was fitted to, {known}: fit it to a set of these images"
+        require(known in ((), images.shape[1:]), expected, shape=images.shape[1:])
         return (images - self.mean) / np.float32(self.scale)
 
     def augment(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -157,18 +155,13 @@ def fit(name: str, train: np.ndarray) -> Preprocessing:
     scale = recipe.scale
     if scale == "std":
         scale = float(np.sqrt(squares / train.size - mean.mean() ** 2))
-    if not scale > 0:
-        raise ValueError(
-            f"The training images must differ from pixel to pixel. Received: {len(train)} images "
-            f"whose standard deviation is {scale}. Look at the data."
-        )
+    expected = "positive, that of images which differ from pixel to pixel"
+    require(scale > 0, expected, standard_deviation=scale)
     return replace(recipe, mean=mean.astype("float32") if recipe.center else 0.0, scale=scale)
 
 
 def _checked(images):
-    if np.ndim(images) != 4 or not np.size(images):
-        raise ValueError(
-            "`images` must have the shape (num_images, height, width, channels), none of them 0. "
-            f"Received: shape {np.shape(images)}. Gray images need a last axis: x[..., None]"
-        )
+    valid = np.ndim(images) == 4 and np.size(images)
+    expected = "(num_images, height, width, channels), none of them 0; of gray images: x[..., None]"
+    require(valid, expected, shape=np.shape(images))
     return np.asarray(images)

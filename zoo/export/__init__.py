@@ -19,6 +19,7 @@ import keras
 import numpy as np
 
 from zoo.backend import keras_private, without_tf32
+from zoo.checks import as_path, require
 from zoo.graph.blocks import foreign
 from zoo.graph.calls import functional as graph_of
 from zoo.graph.calls import rebuild
@@ -27,7 +28,7 @@ from zoo.io import temporary_path
 from zoo.types import PathLike
 
 HALF = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")  # policies and dtypes
-INVALID = 2  # exit status of a child process that raised a ValueError
+INVALID = 3  # status of a child process that raised a ValueError
 TOLERANCE = 1e-4  # ours, of an output's maximum; float32 differs by 1e-6, a wrong graph by 1e-2
 LOST = 0.02  # ours, likewise, of two models in half precision; other arguments differ by more
 SMALLEST = 1e-3  # ours; an output below is compared as if that were its largest value
@@ -61,7 +62,8 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
         random inputs together and for one alone, of another size on axes of unknown size.
 
     Raises:
-        ValueError: If an argument is invalid, or the format cannot hold the model.
+        ValueError: If an argument is invalid, the format cannot hold the model, its outputs are not
+            finite, or the path cannot be written.
         ImportError: If a package is missing.
         RuntimeError: If TensorFlow fails, or the deviation exceeds 1e-4 of the largest output.
 
@@ -72,11 +74,10 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     (probabilities,) = session.run(["predictions"], {"images": images})
     ```
     """
-    path = pathlib.Path(path).resolve()
-    format = _checked_format(path, format)
+    path, format = checked(path, format)
     model = _named(model)
     ways = writers(format)
-    print(f"Writing {path}: a large model takes minutes.", file=sys.stderr, flush=True)
+    print(f"Writing {path.name}: a large model takes minutes.", file=sys.stderr, flush=True)
     layers = keras_private.inner_layers(model)
     half = [v for v in layers if {v.compute_dtype, str(getattr(v, "products", ""))} & {*HALF}]
     # as int8_from_mixed_bfloat16; layers inside a layer have the global policy, in no configuration
@@ -84,12 +85,11 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     with without_tf32(), _global_policy(policy):
         original = _example(model, *SIZES[0])
         lost = _lost(model, original, LOST if half else TOLERANCE)
-    if lost and half:
-        raise ValueError(
-            f"Expected layers whose configurations make them again, in float32. Received: "
-            f"{model.name}: {lost} Return all arguments in `get_config`, or build the model, "
-            f"and quantize it, in float32."
-        )
+    finite = [np.isfinite(y).all() for y in original[1].values()]
+    require(all(finite), "a model with finite outputs; look for NaN in its weights", model=model)
+    expected = f"of layers whose configurations make them again, in float32 ({lost}): return all "
+    expected += "arguments in `get_config`, or build the model, and quantize it, in float32"
+    require(not (lost and half), expected, model=model)
     # a device would end up in TensorFlow's graph, and torch.export refuses settings without TF32
     exact = without_tf32() if keras.config.backend() == "tensorflow" else keras.device("cpu")
     with exact, _global_policy("float32"):
@@ -97,36 +97,49 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
         examples = [_example(model, *sizes) for sizes in SIZES]
         if not half:
             examples[0] = examples[0][0], original[1]
-        for way in ways[:-1]:
-            try:
-                return _write(model, path, format, examples, FORMATS[format].write)
-            except Exception as error:  # what the exporter and the runtime raise
-                reason = f"{error}".strip().partition("\n")[0]
-                logging.warning("zoo.export: %s fails (%s), %s takes over", way, reason, ways[-1])
         write = FORMATS[format].write
-        if ways[-1] != keras.config.backend():
-            write = functools.partial(_write_in_child, format=format)
-        return _write(model, path, format, examples, write)
+        try:
+            for way in ways[:-1]:
+                try:
+                    return _write(model, path, format, examples, write)
+                except OSError:
+                    raise
+                except Exception as error:  # what the exporter and the runtime raise
+                    reason = f"{error}".strip().partition("\n")[0]
+                    logging.warning("zoo.export: %s fails (%s), %s writes", way, reason, ways[-1])
+            if ways[-1] != keras.config.backend():
+                write = functools.partial(_write_in_child, format=format)
+            return _write(model, path, format, examples, write)
+        except OSError as error:
+            raise ValueError(
+                f"`path` must be on a disk with space. Received: {path.name}, which cannot be "
+                f"written: {error.strerror or error}. Free space, also for temporary files, or "
+                f"choose another path."
+            ) from error
 
 
-def _checked_format(path, format):
-    """Return `format`, or that of the suffix, if `path` is new or such an artifact to replace."""
+def checked(path: PathLike, format: str | None) -> tuple[pathlib.Path, str]:
+    """Return the absolute path of an artifact and its format, None: that of the path's suffix.
+
+    Raises:
+        ValueError: If the path cannot be written, has something else, or does not fit the format.
+    """
+    path = as_path(path=path).resolve()
     by_suffix = {kind.suffix: name for name, kind in FORMATS.items()}
-    by_name = by_suffix.get(path.suffix, "saved_model" if format else None)
-    if by_name is None or format not in (None, by_name):
-        raise ValueError(
-            f"`path` must be a folder, for a SavedModel, or end in .onnx or .tflite, and `format` "
-            f"be one of {', '.join(FORMATS)} that goes with it. Received: {path} and {format!r}."
-        )
+    by_name = by_suffix.get(path.suffix, "saved_model" if format else "")
+    expected = "a folder, for a SavedModel, or end in .onnx or .tflite, and fit a given `format`, "
+    expected += f"one of {', '.join(FORMATS)}"
+    require(by_name and format in (None, by_name), expected, path=str(path))
     names = os.listdir(path) if path.is_dir() else []
     folder = by_name == "saved_model"
     foreign = path.is_file() or (names and "saved_model.pb" not in names)
-    if foreign if folder else path.is_dir():
-        raise ValueError(
-            f"`path` must be new, or {'a SavedModel' if folder else 'a file'} to replace. "
-            f"Received: {path}, which is something else. Choose another path."
-        )
-    return by_name
+    kind = "a SavedModel" if folder else "a file"
+    is_free = not (foreign if folder else path.is_dir())
+    require(is_free, f"new, or {kind} to replace, and nothing else", path=str(path))
+    above = next(parent for parent in path.parents if parent.exists())
+    writable = above.is_dir() and os.access(above, os.W_OK)
+    require(writable, "in a folder that can be written to", path=str(path))
+    return path, by_name
 
 
 def writers(format: str) -> list[str]:
@@ -155,11 +168,9 @@ def writers(format: str) -> list[str]:
 def _named(model):
     """Return a Functional model with a dictionary of outputs: its own, or by output layer."""
     graph = graph_of(model) if isinstance(model, keras.Model) else None
-    if graph is None:
-        raise ValueError(
-            f"`model` must be a Functional or a built Sequential keras.Model, without a `call` of "
-            f"its own. Received: {model!r}. Call it on a keras.Input, and give keras.Model(x, y)."
-        )
+    expected = "a Functional or a built Sequential keras.Model, without a `call` of its own: call "
+    expected += "others on a keras.Input, and give keras.Model(x, y)"
+    require(graph is not None, expected, model=model)
     if isinstance(graph.output, dict):
         return graph
     names = graph.output_names
@@ -203,7 +214,7 @@ def _write(model, path, format, examples, write):
     """Write an artifact beside `path`, verify it on the examples, and move it into place."""
     folder = temporary_path(path)
     folder.mkdir(parents=True)
-    artifact = folder / f"artifact{path.suffix}"
+    artifact = folder / path.name  # messages of a child process name it
     try:
         write(model, artifact)
         deviation = _deviation(FORMATS[format].reader(artifact), examples)
@@ -211,10 +222,10 @@ def _write(model, path, format, examples, write):
             raise RuntimeError(
                 f"The artifact must compute what the Keras model computes, within {TOLERANCE:.1e} "
                 f"of an output's largest value. Received: a deviation of {deviation}. Nothing was "
-                f"written to {path}; if it is nan, look for NaN in the model's weights."
+                f"written."
             )
         if path.is_dir():  # a folder is not replaced by renaming another
-            os.replace(path, folder / "replaced")
+            os.replace(path, folder / f"{path.name}.replaced")
         os.replace(artifact, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -249,10 +260,8 @@ def input_names(model: keras.Model) -> list[str]:
     named = keras.tree.flatten_with_path(model.input)
     names = [path[-1] if path and isinstance(path[-1], str) else x.name for path, x in named]
     written = [re.sub(r"\W", "_", name) for name in names]  # as TensorFlow's signatures do
-    if len({*written}) < len(written):
-        raise ValueError(
-            f"Expected inputs whose names differ by letters, digits or _. Received: {names}."
-        )
+    differ = len({*written}) == len(written)
+    require(differ, "inputs whose names differ by letters, digits or _", names=names)
     return written
 
 
@@ -484,11 +493,9 @@ def _write_in_child(model, path, format):
     """Write an artifact with TensorFlow in a child process, which verifies it there, too."""
     own = [type(layer) for layer in keras_private.inner_layers(model) if foreign(layer)]
     local = sorted({kind.__name__ for kind in own if kind.__module__ == "__main__"})
-    if local:
-        raise ValueError(
-            f"Expected layers that a TensorFlow process can import. Received: {local}, of "
-            f"the main program. Move them to a module, or export with KERAS_BACKEND=tensorflow."
-        )
+    expected = f"without {local} of the main program, which no TensorFlow process can import: move "
+    expected += "them to a module, or export with KERAS_BACKEND=tensorflow"
+    require(not local, expected, model=model)
     environment = os.environ | {
         "KERAS_BACKEND": "tensorflow",
         "CUDA_VISIBLE_DEVICES": "-1",  # this process may have taken the accelerator's memory
@@ -497,7 +504,8 @@ def _write_in_child(model, path, format):
     with tempfile.TemporaryDirectory() as folder:
         saved = f"{folder}/model.keras"
         model.save(saved)
-        command = [sys.executable, "-P", "-m", "zoo.export", saved, str(path), "--format", format]
+        run = "from zoo.export.__main__ import run; raise SystemExit(run())"
+        command = [sys.executable, "-P", "-c", run, saved, str(path), "--format", format]
         command += [f"--module={name}" for name in sorted({kind.__module__ for kind in own})]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode == INVALID:

@@ -3,20 +3,25 @@
     python -m zoo.export model.keras model.onnx
 
 Writes a SavedModel, ONNX or LiteRT artifact and prints its largest deviation from the Keras model.
-KERAS_BACKEND selects tensorflow, jax or torch. The exit status is 2 if the command line, the file
-or the model is invalid, and 1 if the export fails.
+KERAS_BACKEND selects tensorflow, jax or torch. The exit status is 2 if the command line is invalid,
+and 1 if the export fails.
 """
 
 import argparse
 import importlib
 import sys
 
-from zoo.export import FORMATS, INVALID, export
+from zoo.export import FORMATS, INVALID, checked, export
 from zoo.io import load_model
 
 
 def main() -> None:
     """Run the export that the command line asks for."""
+    sys.exit(min(run(), 1))
+
+
+def run() -> int:
+    """Run the command line; return 0, `INVALID` after a ValueError, or 1 after another failure."""
     command = argparse.ArgumentParser(
         "python -m zoo.export",
         description=__doc__,
@@ -35,16 +40,21 @@ def main() -> None:
     command.add_argument("--module", action="append", default=[], help=text)
     options = command.parse_args()
     try:
+        checked(options.out, options.format)
+    except ValueError as error:
+        command.error(str(error))
+    try:
         for name in options.module:
             importlib.import_module(name)
         model = load_model(options.model, compile=False)
         deviation = export(model, options.out, options.format)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         print(f"zoo.export: {error}", file=sys.stderr)
-        sys.exit(INVALID if isinstance(error, ValueError) else 1)
+        return INVALID if isinstance(error, ValueError) else 1
     except KeyboardInterrupt:
         sys.exit(130)
     print(f"{options.out}; max deviation {deviation:.2e}")
+    return 0
 
 
 if __name__ == "__main__":

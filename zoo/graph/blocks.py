@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import keras
 
 from zoo.backend import keras_private
-from zoo.checks import check_choice
+from zoo.checks import as_names, check_choice, nearest
 from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads
 from zoo.layers.configured import Scanned
 from zoo.layers.skip import DropBlock, Skip
@@ -91,12 +91,10 @@ def find_blocks(
     if names is None:
         _drop_outer(graph, blocks, rejected)
     else:
-        names = [names] if isinstance(names, str) else [*names]
-        if not names:
-            raise ValueError("Expected names of blocks, or None for all. Received: none.")
+        names = as_names(blocks=names)
         for name in names:
             if name not in blocks:
-                unknown = f"no block has that name; the blocks are {[*blocks]}"
+                unknown = f"no block has that name; they are {[*blocks]}{nearest(name, blocks)}"
                 reason = dict(rejected).get(name, unknown)
                 raise ValueError(f"Expected a block. Received: {name!r}: {reason}")
         blocks = {name: block for name, block in blocks.items() if name in names}
@@ -160,8 +158,7 @@ def whole_network(
 def block_of(blocks: Sequence[Block], name: str) -> Block:
     """Return the block `name`; raise ValueError if there is none."""
     names = [block.name for block in blocks]
-    if name not in names:
-        raise ValueError(f"Expected one of the blocks {names}. Received: {name!r}")
+    check_choice(names, block=name)
     return blocks[names.index(name)]
 
 

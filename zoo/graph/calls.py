@@ -13,6 +13,7 @@ import keras
 from keras import tree
 
 from zoo.backend import keras_private
+from zoo.checks import check_model, require
 from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
@@ -76,7 +77,7 @@ class Graph:
     inputs, `shapes` by slot, with the batch. `masked` is True if a tensor has a Keras mask.
 
     Raises:
-        ValueError: if the model is subclassed or not built.
+        ValueError: if the model is subclassed or not built, or no model.
 
     Example:
     >>> inputs = keras.Input((4,))
@@ -89,11 +90,11 @@ class Graph:
         self.model = functional(model)
         self._name = getattr(model, "name", None)  # a Sequential's graph has another
         if self.model is None:
+            check_model(model)
             raise ValueError(
-                f"Expected a Functional model of Keras or a built Sequential one: others have no "
-                f"graph of layers. Received: {type(model).__name__} {self._name!r}. A subclassed "
-                f"model has one by zoo.graph.inline(keras.Model(i, model(i))), i = keras.Input("
-                f"shape); write a network of another library with Keras layers."
+                f"Expected a Functional model of Keras or a built Sequential one, which have a "
+                f"graph. Received: {type(model).__name__} {self._name!r}. A subclassed model has "
+                f"one by zoo.graph.inline(keras.Model(i, model(i))), i = keras.Input(shape)."
             )
         self.calls: list[Call] = []
         self.masked = False
@@ -245,10 +246,8 @@ class Graph:
             ValueError: if there is no input of a name.
         """
         shapes = shapes or {}
-        if not {*shapes} <= {*self.input_names}:
-            raise ValueError(
-                f"Expected names of the inputs {self.input_names}. Received: shapes={shapes}"
-            )
+        known = isinstance(shapes, Mapping) and {*shapes} <= {*self.input_names}
+        require(known, f"a dictionary by names of the inputs {self.input_names}", shapes=shapes)
         inputs = {}
         for slot, name, like in zip(self.inputs, self.input_names, self.model.inputs, strict=True):
             shape = shapes.get(name, like.shape)
@@ -404,6 +403,9 @@ def _as_tensor(value, like):
     """Return a value in the dtype of an input and, as `fit`, with its last axis of 1 or without."""
     if value is None:  # of an optional input
         return None
+    dtype = getattr(value, "dtype", None)
+    valid = like.dtype == "string" or getattr(dtype, "kind", "") not in ("O", "S", "U")
+    require(valid, f"that of numbers. Convert the inputs: x.astype({like.dtype!r})", dtype=dtype)
     if not isinstance(value, keras.KerasTensor):
         value = keras.ops.convert_to_tensor(value, dtype=like.dtype)
     if len(value.shape) == len(like.shape) - 1 and like.shape[-1] == 1:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
+from zoo.checks import check_choice, require
 from zoo.graph.blocks import Grain, Network
 from zoo.graph.calls import Apply, Call, Values, calls_before, infer, made, reads, symbolic
 from zoo.layers.configured import Configured
@@ -226,10 +227,8 @@ class BlockPart(Configured):
     """
 
     def __init__(self, block: Skip, part: str, name: str | None = None, **kwargs: Any) -> None:
-        if part not in PARTS:
-            raise ValueError(f"`part` must be one of {PARTS}. Received: part={part!r}")
-        if not isinstance(block, Skip) or not block.built:
-            raise ValueError(f"`block` must be a built skip layer. Received: block={block!r}")
+        check_choice(PARTS, part=part)
+        require(isinstance(block, Skip) and block.built, "a built skip layer", block=block)
         super().__init__(name=name, **{**kwargs, "dtype": block.dtype_policy})
         self.part = part
         branch = block.shortcut if part == "shortcut" else block.carry_gate

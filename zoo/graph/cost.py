@@ -8,7 +8,7 @@ import keras
 from keras import tree
 
 from zoo.backend import keras_private
-from zoo.checks import check_choice
+from zoo.checks import check_choice, require
 from zoo.graph.blocks import GRAINS, Grain, Network
 from zoo.graph.calls import Graph
 from zoo.graph.views import Views, is_symbolic, run, trace
@@ -66,11 +66,8 @@ def cost(
         network = Network(model, Graph(model), [], [])
     graph, model = network.graph, network.model
     for tensor in model.inputs:
-        if None in tensor.shape[1:]:
-            raise ValueError(
-                f"Operations depend on the input's size. Received: {tensor.name} of shape "
-                f"{tuple(tensor.shape)}. Build the model with a fixed size."
-            )
+        expected = "of a fixed size, on which operations depend"
+        require(None not in tensor.shape[1:], expected, **{tensor.name: tuple(tensor.shape)})
     batch = model.inputs[0].shape[0] or 1
     operations = [0] * len(graph.calls)
     views = _Opened()

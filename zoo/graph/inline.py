@@ -64,10 +64,11 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
     'sum_dense0'
     """
     with _LOCK:
-        opener, result = _opened(model, dict(shapes or {}), {})
+        shapes = shapes or {}
+        opener, result = _opened(model, shapes, {})
         while changing := opener.changing(model):
-            opener, result = _opened(model, dict(shapes or {}), changing)
-        opener, result = _checked(model, dict(shapes or {}), opener, result)
+            opener, result = _opened(model, shapes, changing)
+        opener, result = _checked(model, shapes, opener, result)
     for name, reason in opener.whole(result).items():
         logging.warning("zoo.graph.inline: %s stays whole: %s", name, reason)
     warn_of_training(model)

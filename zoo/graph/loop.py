@@ -2,7 +2,7 @@
 
 import keras
 
-from zoo.checks import check_integers
+from zoo.checks import check_integers, check_numbers
 from zoo.graph.blocks import Grain, block_of, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, made, reads, symbolic
 from zoo.types import Tensor
@@ -24,6 +24,7 @@ class Region:
         scale: float = 1.0,
         grain: Grain = "sum",
     ) -> None:
+        check_numbers(scale=scale)
         self.graph = Graph(model)
         self._scale = scale
         self._wrap: tuple[int, list[Call]] | None = None  # from a slot back to the run's start

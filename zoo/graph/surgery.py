@@ -1,7 +1,6 @@
 """Modify a network's blocks: leave out, reorder, fold, drop at random, recompute; leave early."""
 
 import itertools
-import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
@@ -9,7 +8,7 @@ import numpy as np
 from keras import tree
 
 from zoo.backend import keras_private
-from zoo.checks import check_choice
+from zoo.checks import as_names, check_choice, check_integers, check_model, check_numbers, require
 from zoo.graph.blocks import Grain, block_of, find_blocks
 from zoo.graph.calls import Graph, rebuild, symbolic
 from zoo.graph.chain import Chain, Plan, Step
@@ -91,9 +90,7 @@ def prune_blocks(
     Raises:
         ValueError: if there is no such block, or `names` is empty.
     """
-    names = [names] if isinstance(names, str) else [*names]
-    if not names:
-        raise ValueError("Expected at least one block to leave out. Received: none.")
+    names = as_names(names=names)
     chain = Chain(model, blocks, grain)
     lesioned = chain.to_model(lesion_plan(chain, names))
     if grain == "layer":
@@ -158,12 +155,10 @@ def remat(model: keras.Model) -> keras.Model:
 
     Reference: Chen, Xu, Zhang, Guestrin (2016), arXiv:1604.06174.
     """
+    check_model(model)
     layers = [v for v in keras_private.inner_layers(model) if isinstance(v, Skip | Scanned)]
-    if not layers:
-        raise ValueError(
-            f"`remat` recomputes skip layers. Received: {model.name!r}, which has none. To "
-            f"recompute other layers, build the model in a `keras.RematScope`."
-        )
+    expected = "one with skip layers. To recompute others, build it in a `keras.RematScope`"
+    require(layers, expected, model=model)
     with keras.RematScope(mode="full"):
         mode = keras.layers.Identity(name="remat")._remat_mode  # its type is not public
     for layer in layers:
@@ -200,6 +195,7 @@ def drop_blocks(
 
     Reference: Huang et al. (2016), arXiv:1603.09382, section 3.
     """
+    check_integers(0, seed=seed, optional=True)
     graph = Graph(model)
     blocks, _ = find_blocks(graph, grain=grain)
     skips = [b for b in blocks if b.x is not None and getattr(b.layer, "variant", "") != "plain"]
@@ -210,11 +206,8 @@ def drop_blocks(
         raise ValueError(
             f"Expected names of blocks with a skip, {[*decay]}. Received: {unknown or model.name}"
         )
-    if not all(isinstance(r, numbers.Real) and 0 <= r <= 1 for r in by_name.values()):
-        raise ValueError(
-            f"`rates` must be a number from 0 to 1, or such numbers by block name. Received: "
-            f"rates={rates!r}"
-        )
+    for rate in by_name.values():
+        check_numbers(0, 1, rates=rate)
     if by_name is not rates:
         by_name = {name: rate * decay[name] for name, rate in by_name.items()}
     makers = {slot: call.index for call in graph.calls for slot in call.outputs}
@@ -274,12 +267,13 @@ def add_exits(
 
     Reference: Teerapittayanon, McDanel, Kung (2016), "BranchyNet", arXiv:1709.01686, section III.
     """
+    blocks = as_names(blocks=blocks)
     graph = Graph(model)
     found = {block.name: block for block in find_blocks(graph, grain=grain)[0]}
-    if not {*blocks} <= {*found} - {"last"} or not blocks:
+    if not {*blocks} <= {*found} - {"last"}:
         raise ValueError(
             f"Expected one or more of the blocks {[*found]}, none of them called 'last' as the "
-            f"model's own output is. Received: {[*blocks]}"
+            f"model's own output is. Received: {blocks}"
         )
     if len(graph.outputs) != 1:
         raise ValueError(f"Expected a model with one output. Received: {len(graph.outputs)}")
@@ -314,11 +308,9 @@ def lesion_plan(chain: Chain, names: Sequence[str], mode: str = "removed") -> Pl
 
 def shuffle_plan(chain: Chain, order: Mapping[str, str]) -> Plan:
     """Return the plan of `shuffle`."""
-    if not isinstance(order, Mapping) or sorted(order) != sorted(order.values()):
-        raise ValueError(
-            f"`order` must be a permutation, a dictionary of names by position: each block "
-            f"that leaves a position takes another's. Received: order={order}"
-        )
+    expected = "a permutation, a dictionary of names by position in which each takes another's"
+    valid = isinstance(order, Mapping) and {*order} == {*order.values()}
+    require(valid, expected, order=order)
     plan = [*chain.plan]
     for position, name in order.items():
         plan[block_of(chain.blocks, position).index] = Step(block_of(chain.blocks, name).index)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.layers.configured import Configured
 from zoo.layers.skip import build_inner
 from zoo.types import Shape, Tensor
@@ -63,11 +63,8 @@ class CausalAttention(Configured):
         """Build the projections."""
         build_inner(self, (self.query, self.key, self.value), input_shape)
         width = self.query.compute_output_shape(input_shape)[-1]
-        if width % self.heads:
-            raise ValueError(
-                f"`heads` must divide the {width} features of the queries. Received: "
-                f"heads={self.heads}"
-            )
+        divides = width % self.heads == 0
+        require(divides, f"a divisor of the queries' {width} features", heads=self.heads)
         build_inner(self, [self.projection], (*input_shape[:-1], width))
 
     def call(

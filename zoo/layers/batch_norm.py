@@ -12,7 +12,7 @@ from keras import ops
 
 from zoo.backend import compiled, keras_private
 from zoo.backend.layers import BatchNormalization
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.layers.configured import Configured
 from zoo.layers.skip import build_inner
 from zoo.types import Shape, Tensor
@@ -64,10 +64,8 @@ class UnsharedBatchNormalization(Configured):
     ) -> None:
         super().__init__(**kwargs)
         check_integers(1, uses=uses)
-        if isinstance(share, str) or not set(share) <= set(CAN_SHARE):
-            raise ValueError(
-                f"`share` must be a sequence of any of {CAN_SHARE}. Received: share={share!r}"
-            )
+        known = isinstance(share, tuple | list) and {*share} <= {*CAN_SHARE}
+        require(known, f"a sequence of any of {CAN_SHARE}", share=share)
         self.uses = uses
         self.share = tuple(share)
         self.gamma = gamma
@@ -105,11 +103,7 @@ class UnsharedBatchNormalization(Configured):
 
 def check_use(use: int, uses: int) -> None:
     """Raise a `ValueError` unless a block that occurs `uses` times has the occurrence `use`."""
-    if not 0 <= use < uses:
-        raise ValueError(
-            f"`use` must be one of {uses} uses, counted from 0. Received: use={use}. Make the "
-            f"block with more `uses`."
-        )
+    require(0 <= use < uses, f"one of {uses} uses, from 0. Make a block of more `uses`", use=use)
 
 
 @contextlib.contextmanager

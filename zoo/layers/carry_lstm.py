@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from zoo import backend
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.layers.configured import Configured
 from zoo.layers.gating import HALF
 from zoo.types import Initializer, Shape, Tensor
@@ -52,12 +52,9 @@ class CarryLSTM(Configured):
 
     def build(self, input_shape: Shape) -> None:
         """Create the weights and the state, for a known batch size."""
-        if len(input_shape) != 3 or input_shape[0] is None:
-            raise ValueError(
-                f"`CarryLSTM` keeps a state for each row of a batch, so it needs the batch size. "
-                f"Received: input shape={tuple(input_shape)}. Use "
-                f"keras.Input(batch_shape=(batch, steps, features))."
-            )
+        known = len(input_shape) == 3 and input_shape[0] is not None
+        expected = "(batch, steps, features), as each row of a batch has a state. Use keras.Input("
+        require(known, f"{expected}batch_shape=...)", input_shape=tuple(input_shape))
         batch, _, features = input_shape
         gates = 4 * self.units
         self.kernel = self.add_weight((features, gates), self.kernel_initializer, name="kernel")
@@ -82,11 +79,8 @@ class CarryLSTM(Configured):
     def call(self, x: Tensor) -> Tensor:
         """Return the outputs, and update the state."""
         rows = self.h.shape[0] // backend.num_replicas()
-        if x.shape[0] not in (None, rows):
-            raise ValueError(
-                f"This `CarryLSTM` carries the state of {rows} rows. Received: {x.shape[0]} rows. "
-                f"Drop the last, smaller batch, or use `ExplicitState`."
-            )
+        expected = f"{rows}, whose state it carries: drop the last, smaller batch, or use "
+        require(x.shape[0] in (None, rows), f"{expected}`ExplicitState`", rows=x.shape[0])
         # TensorFlow may know the batch size at run time only, and would broadcast the state.
         x = ops.reshape(x, (rows, ops.shape(x)[1], x.shape[-1]))
         # A copy, because torch would see the variable it differentiates change in place.
@@ -127,8 +121,7 @@ class ExplicitState(Configured):
 
     def __init__(self, lstm: CarryLSTM, **kwargs) -> None:
         super().__init__(**kwargs)
-        if not isinstance(lstm, CarryLSTM):  # a saved model names it
-            raise ValueError(f"`lstm` must be a `CarryLSTM`. Received: lstm={lstm!r}")
+        require(isinstance(lstm, CarryLSTM), "a `CarryLSTM`", lstm=lstm)  # a saved model names it
         self.lstm = lstm
 
     def build(self, x_shape: Shape, h_shape: Shape, c_shape: Shape) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
-from zoo.checks import check_integers
+from zoo.checks import as_integers, check_integers, check_model, require
 from zoo.initializers import Uniform
 from zoo.layers.configured import Configured
 from zoo.types import Initializer, Shape, Tensor
@@ -57,16 +57,12 @@ class CharCNN(Configured):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        if len(widths) != len(filters):
-            raise ValueError(
-                f"`widths` and `filters` must have one entry per kind of filter. "
-                f"Received: {widths=}, {filters=}"
-            )
-        check_integers(1, filters=min(filters, default=0), widths=min(widths, default=0))
+        self.widths = as_integers(1, widths=widths)
+        self.filters = as_integers(1, filters=filters)
+        paired = len(self.widths) == len(self.filters)
+        require(paired, f"one entry per kind of filter, as {filters=}", widths=widths)
         self.num_characters = num_characters
         self.dim = dim
-        self.widths = list(widths)
-        self.filters = list(filters)
         self.initializer = keras.initializers.get(initializer or Uniform(0.05))
         self.kernels: list[keras.Variable] = []
         self.biases: list[keras.Variable] = []
@@ -74,11 +70,8 @@ class CharCNN(Configured):
     def build(self, input_shape: Shape) -> None:
         """Create the character vectors, kernels and biases."""
         slots = input_shape[-1]
-        if slots is not None and slots < max(self.widths):
-            raise ValueError(
-                f"`CharCNN` needs words of at least {max(self.widths)} slots, its widest filter. "
-                f"Received: input shape={tuple(input_shape)}. Pad the words."
-            )
+        expected = f"at least {max(self.widths)}, those of the widest filter. Pad the words"
+        require(slots is None or slots >= max(self.widths), expected, slots=slots)
         zero_pad = ZeroPad()
         clone = self.initializer.clone  # one of Keras's returns the same numbers again
         shape = (self.num_characters, self.dim)
@@ -132,10 +125,8 @@ class CharWordEmbedding(Configured):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        if max_distinct is not None:
-            check_integers(1, max_distinct=max_distinct)
-        if not isinstance(encoder, keras.Model):  # a saved model names it
-            raise ValueError(f"`encoder` must be a keras.Model. Received: encoder={encoder!r}")
+        check_integers(1, max_distinct=max_distinct, optional=True)
+        check_model(encoder)  # a saved model names it
         self.encoder = encoder
         self.num_words = num_words
         self.word_length = word_length
@@ -148,11 +139,9 @@ class CharWordEmbedding(Configured):
 
     def set_table(self, table: np.ndarray) -> None:
         """Store the characters of each word; another shape than the table's is a `ValueError`."""
-        if tuple(table.shape) != (self.num_words, self.word_length):
-            raise ValueError(
-                f"The table must have shape {(self.num_words, self.word_length)}, a row a word. "
-                f"Received: {tuple(table.shape)}. Build the model for this vocabulary."
-            )
+        shape = (self.num_words, self.word_length)
+        expected = f"of shape {shape}, a row a word: build the model for this vocabulary"
+        require(tuple(table.shape) == shape, expected, table=tuple(table.shape))
         self.table.assign(table)
 
     def call(self, words: Tensor) -> Tensor:

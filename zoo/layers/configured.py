@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from zoo.checks import require
+
 
 class Configured(keras.layers.Layer):
     """A layer whose configuration has the attributes that `arguments` names.
@@ -51,11 +53,8 @@ class Scanned(keras.layers.Layer):
 
     def check_built(self) -> None:
         """Raise ValueError unless there are weights, which `to_layers` copies."""
-        if not self.built:
-            raise ValueError(
-                f"`to_layers` copies weights. Received: {self.name}, which has none yet. "
-                f"Call it, or build it with its input's shape, first."
-            )
+        expected = "built, as `to_layers` copies weights: call it, or build it with a shape, first"
+        require(self.built, expected, layer=self.name)
 
 
 def _serialized(argument, value):

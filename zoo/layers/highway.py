@@ -111,8 +111,7 @@ class HighwayDense(Highway):
         super().__init__(
             activation, variant, gate_bias, kernel_initializer, bias_initializer, **kwargs
         )
-        if units is not None:
-            check_integers(1, units=units)
+        check_integers(1, units=units, optional=True)
         self.units = units
         self.supports_masking = True
 
@@ -166,8 +165,7 @@ class HighwayConv2D(Highway):
     ) -> None:
         kernels = kernel_initializer or KaimingNormal()
         super().__init__(activation, variant, gate_bias, kernels, bias_initializer, **kwargs)
-        if filters is not None:
-            check_integers(1, filters=filters)
+        check_integers(1, filters=filters, optional=True)
         self.filters = filters
         self.kernel_size = as_side(kernel_size=kernel_size)
 

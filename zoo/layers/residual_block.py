@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import keras
 
 from zoo.backend.layers import BatchNormalization, Conv2D
-from zoo.checks import as_side, check_integers
+from zoo.checks import as_side, check_integers, require
 from zoo.initializers import KaimingNormal
 from zoo.layers.batch_norm import UnsharedBatchNormalization, check_use
 from zoo.layers.gating import gate
@@ -147,18 +147,13 @@ class ResidualBlock(Skip):
 
     def build(self, input_shape: Shape) -> None:
         """Build the branches, and the projection where stride or channels change."""
-        if len(input_shape) != 4 or input_shape[-1] is None:
-            raise ValueError(
-                f"`ResidualBlock` needs images, (batch, height, width, channels), and to know "
-                f"their channels. Received: input shape={tuple(input_shape)}"
-            )
+        known = len(input_shape) == 4 and input_shape[-1] is not None
+        expected = "that of images, (batch, height, width, channels), of known channels"
+        require(known, expected, input_shape=tuple(input_shape))
         self.opens_stage = self.strides > 1 or input_shape[-1] != self.width
-        if self.opens_stage and self.uses > 1:
-            raise ValueError(
-                f"A block that is used {self.uses} times must keep its input's shape. Received: "
-                f"input shape={tuple(input_shape)}, strides={self.strides}, output channels="
-                f"{self.width}. Put a block with uses=1 before it."
-            )
+        keeps = f"that of the output, {self.width} channels and strides of 1, as the block is used "
+        keeps += f"{self.uses} times: put a block with uses=1 before it"
+        require(not self.opens_stage or self.uses == 1, keeps, input_shape=tuple(input_shape))
         super().build(input_shape)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:

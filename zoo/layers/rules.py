@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.initializers import GlorotUniform, KaimingNormal
 from zoo.layers.configured import Configured
 from zoo.layers.gating import widened
@@ -112,10 +112,7 @@ class Rule(Configured):
         super().__init__(**{"name": "rule", **kwargs})
         check_integers(0, index=index)
         check_integers(1, depth=depth, per_layer=per_layer)
-        if index > depth:
-            raise ValueError(
-                f"`index` must be at most `depth`. Received: index={index}, depth={depth}"
-            )
+        require(index <= depth, f"at most depth={depth}", index=index)
         self.index = index
         self.depth = depth
         self.per_layer = per_layer
@@ -386,11 +383,8 @@ class ManifoldHyperConnections(Streams):
     def __init__(self, *, iterations: int = 20, exact: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_integers(1, iterations=iterations)
-        if exact and self.streams > MAX_EXACT_STREAMS:
-            raise ValueError(
-                f"`exact` has all n! permutations of at most {MAX_EXACT_STREAMS} streams. "
-                f"Received: streams={self.streams}"
-            )
+        expected = f"at most {MAX_EXACT_STREAMS}, as `exact` mixes all n! permutations"
+        require(not exact or self.streams <= MAX_EXACT_STREAMS, expected, streams=self.streams)
         self.iterations = iterations
         self.exact = exact
 
@@ -608,11 +602,8 @@ class Laurel(Rule):
         super().__init__(**kwargs)
         check_integers(0, rank=rank)
         check_integers(1, previous=previous)
-        if previous > 1 and rank == 0:
-            raise ValueError(
-                f"Earlier states are read through B A, of `rank` above 0. Received: "
-                f"previous={previous}, rank=0"
-            )
+        expected = "1, or `rank` above 0, as earlier states are read through B A"
+        require(previous == 1 or rank > 0, expected, previous=previous)
         self.weighted = weighted
         self.rank = rank
         self.previous = previous

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo.backend.layers import Conv2D
-from zoo.checks import as_side, check_choice, check_integers
+from zoo.checks import as_side, check_choice, check_integers, require
 from zoo.initializers import HardtMa, KaimingNormal
 from zoo.layers.skip import Skip
 from zoo.types import Initializer, Shape, Tensor
@@ -111,6 +111,11 @@ class SymmetricConv2D(Conv2D):
             side = (self.kernel_size[0] // 2,) * 2
             x = ops.pad(x, [(0, 0), side, side, (0, 0)])
         return super().call(x)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape: as with the padding "same", whatever the stride."""
+        sides = [side and -(-side // self.strides[0]) for side in input_shape[1:3]]
+        return (input_shape[0], *sides, self.filters)
 
 
 @keras.saving.register_keras_serializable("zoo")
@@ -232,11 +237,8 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
     """
     shape = tuple(kernel.shape) if hasattr(kernel, "shape") else tuple(kernel)
     check_choice(IDENTITIES, identity=identity)
-    if len(shape) != 4 or shape[0] != shape[1] or shape[0] % 2 == 0:
-        raise ValueError(
-            f"The identity sits at a kernel's center, so `kernel` must be (side, side, channels, "
-            f"filters) with an odd side. Received: shape {shape}"
-        )
+    valid = len(shape) == 4 and shape[0] == shape[1] and shape[0] % 2 == 1
+    require(valid, "(side, side, channels, filters) of an odd side, to have a center", kernel=shape)
     side, _, channels, filters = shape
     too_few = channels is None or filters < channels
     if too_few or (identity == "duplicate" and filters % channels):

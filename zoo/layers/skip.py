@@ -8,7 +8,7 @@ from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
-from zoo.checks import check_choice, check_number, is_integer
+from zoo.checks import check_choice, check_numbers, is_integer
 from zoo.layers.configured import Configured
 from zoo.layers.gating import FORMS, widened
 from zoo.types import Initializer, Regularizer, Shape, Tensor
@@ -80,7 +80,7 @@ class Skip(Configured):
     ) -> None:
         super().__init__(**kwargs)
         check_choice(FORMS, variant=variant)
-        check_number(gate_bias=gate_bias)
+        check_numbers(gate_bias=gate_bias)
         self.form = FORMS[variant]
         self.variant = variant
         self.gate_bias = gate_bias
@@ -213,8 +213,7 @@ class DropBlock(Configured):
         self, rate: float, seed: int | None = None, keep_mask: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        if not 0 <= rate <= 1:
-            raise ValueError(f"`rate` must be from 0 to 1. Received: rate={rate!r}")
+        check_numbers(0, 1, rate=rate)
         self.rate = rate
         self.seed = seed
         self.keep_mask = keep_mask

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from zoo.backend import keras_private
-from zoo.checks import check_choice
+from zoo.checks import check_choice, require
 from zoo.layers.configured import Configured
 from zoo.layers.gating import gate, widened
 from zoo.layers.rules import RULES, Rule
@@ -75,16 +75,12 @@ class SubLayer(Skip):
     ) -> None:
         built_rule = rule_of(rule, kwargs, index=index, depth=depth)
         super().__init__(variant=variant, gate_bias=gate_bias, **kwargs)
-        if variant != "residual" and type(built_rule) is not Rule:
-            raise ValueError(
-                f"Only the rule 'pre' has variants. Received: variant={variant!r}, rule={rule!r}"
-            )
+        expected = f"'residual' with rule={rule!r}: only the rule 'pre' has variants"
+        require(variant == "residual" or type(built_rule) is Rule, expected, variant=variant)
         check_choice(("unit", "token"), gate=gate)
-        if built_rule.is_history and built_rule.index >= built_rule.depth:
-            raise ValueError(
-                f"Sub-layers of {type(built_rule).__name__} count from 0 to depth - 1. Received: "
-                f"index={built_rule.index}, depth={built_rule.depth}"
-            )
+        expected = f"below depth={built_rule.depth}, as a sub-layer has a slot of the state"
+        valid = not built_rule.is_history or built_rule.index < built_rule.depth
+        require(valid, expected, index=built_rule.index)
         self.inner = inner
         self.rule = built_rule
         self.gate = gate
@@ -192,6 +188,13 @@ class _End(Configured):
         slots = self.rule.slots if self.is_last else None
         axes = {-2: slots, -1: input_shape[-1]}
         self.input_spec = keras.layers.InputSpec(min_ndim=3 if slots else 2, axes=axes)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """Return the output's shape."""
+        slots = () if self.rule.slots is None else (self.rule.slots,)
+        if self.is_last:
+            return (*input_shape[: -1 - len(slots)], input_shape[-1])
+        return (*input_shape[:-1], *slots, input_shape[-1])
 
 
 @keras.saving.register_keras_serializable("zoo")

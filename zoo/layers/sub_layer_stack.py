@@ -10,7 +10,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.backend import keras_private
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.layers.configured import Configured, Scanned
 from zoo.layers.sub_layer import SubLayer
 from zoo.types import Shape, Tensor
@@ -50,11 +50,9 @@ class SubLayerStack(Scanned, Configured):
         layers = [layer for group in groups for layer in group]
         if not layers or not all(isinstance(layer, SubLayer) for layer in layers):
             raise ValueError(f"Expected lists of `zoo.SubLayer`s. Received: {groups}")
-        if len(groups) not in (1, depth) or len({len(group) for group in groups}) > 1:
-            raise ValueError(
-                f"Expected one group or depth={depth} groups, of one size. Received: "
-                f"{len(groups)}, of the sizes {[len(group) for group in groups]}."
-            )
+        sizes = [len(group) for group in groups]
+        valid = len(groups) in (1, depth) and len({*sizes}) == 1
+        require(valid, f"those of one group or depth={depth} groups, all the same", sizes=sizes)
         for layer, *others in zip(*groups, strict=True):
             known = _computation(layer, layer.rule)
             last = _moved(layer.rule, (depth - 1) * len(groups[0]))  # as `to_layers` makes it
