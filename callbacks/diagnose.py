@@ -209,7 +209,7 @@ def diagnose(  # noqa: PLR0913 (options of two passes, by keyword)
     data = "(x,)" if y is not None and isinstance(x, list) else "x"
     options = "" if blocks is None else f", blocks={[block.name for block in network.blocks]}"
     options += "" if grain == "sum" else f", grain={grain!r}"
-    cautions = _cautions(table, model, selected, min(count, lesion_examples))
+    cautions = _cautions(table, network.graph.model, selected, min(count, lesion_examples))
     return Diagnosis(table.title, verdicts, table, data, options, cautions)
 
 

@@ -27,6 +27,15 @@ def test_networks_of_numpy_s_sizes_are_built_and_have_a_json_configuration(build
     assert loaded.count_params() == model.count_params()
 
 
+@pytest.mark.parametrize("kind", [float, np.float32, np.array, keras.ops.convert_to_tensor])
+def test_numbers_may_be_numpy_s_and_tensors(kind):
+    assert float(zoo.layers.skip.DropBlock(kind(0.5)).rate) == 0.5
+
+
+def test_a_shape_may_be_any_sequence():
+    assert zoo.highway_mnist(8, input_shape=np.array([28, 28, 1])).input_shape == (None, 28, 28, 1)
+
+
 @pytest.mark.parametrize(
     "call, argument",
     [

@@ -218,8 +218,8 @@ def test_every_command_that_loads_a_keras_file_refuses_its_code(tmp_path, owned)
     with_lambda(path, owned)
     export = start_module("zoo.export", str(path), str(tmp_path / "out"))
     probe = start_module("zoo.probe", str(path), "--data=digits", f"--out={tmp_path}")
-    for process, status in ((export, 2), (probe, 1)):
-        assert "Cannot read the model in" in output_of(process, status)
+    for process in (export, probe):
+        assert "Cannot read the model in" in output_of(process, 1)
 
 
 def test_weights_run_no_code_and_must_fit(tmp_path, owned):

@@ -46,8 +46,8 @@ def as_integers(minimum: int, /, **argument: Any) -> list[int]:
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """Return NumPy's generator of a seed."""
-    check_integers(0, seed=seed)
+    """Return NumPy's generator of a seed; None is another one each time."""
+    check_integers(0, seed=seed, optional=True)
     return np.random.default_rng(seed)
 
 
@@ -56,8 +56,8 @@ def check_numbers(least: float = -math.inf, most: float = math.inf, /, **argumen
     limits = f" from {least} to {most}" if math.isfinite(most) else f" of {least} or more"
     kind = "a number" + limits * math.isfinite(least)
     for name, value in arguments.items():
-        valid = isinstance(value, numbers.Real) and least <= float(value) <= most
-        require(valid, kind, **{name: value})
+        is_scalar = np.ndim(value) == 0 and hasattr(value, "__float__")  # also of an array, no text
+        require(is_scalar and least <= float(value) <= most, kind, **{name: value})
 
 
 def check_choice(choices: Collection[Any], /, **argument: Any) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -51,7 +51,7 @@ def batches(data: Any, batch_size: int, check: Check | None = None) -> Iterator[
     if isinstance(data, keras.utils.PyDataset):
         data = map(data.__getitem__, range(len(data)))
     arrays = isinstance(data, (tuple, dict, str)) or hasattr(data, "shape")
-    arrays = arrays or not isinstance(data, Iterable)
+    arrays = arrays or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__"))
     seen = 0
     for part in [data] if arrays else data:
         part = part if isinstance(part, (tuple, list)) else (part,)

@@ -42,10 +42,6 @@ class Options:
     strategy: str = setting("auto", "Devices, as for zoo.distribute.strategy.", STRATEGIES)
     keep: bool = setting(False, "Save what was measured and drawn in recipes/results.")
 
-    def __post_init__(self) -> None:
-        found = self.data_dir is None or pathlib.Path(self.data_dir).expanduser().exists()
-        require(found, "a file or folder that exists", data_dir=self.data_dir)
-
 
 class Run:
     """One seed of an experiment, as `Experiment.measure` gets it.

@@ -116,13 +116,23 @@ class Indexed(keras.utils.PyDataset):
         return self.batches[index]
 
 
+class Sequence:
+    """Batches by index, which are no iterable of `collections.abc`."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
 def dataset(batches):
     data = pytest.importorskip("tensorflow").data.Dataset
     return data.from_tensor_slices(tuple(map(np.concatenate, zip(*batches, strict=True)))).batch(8)
 
 
 @slow_elsewhere
-@pytest.mark.parametrize("kind", [list, iter, Indexed, dataset])
+@pytest.mark.parametrize("kind", [list, iter, Indexed, Sequence, dataset])
 def test_batches_get_the_verdicts_of_the_same_arrays(kind):
     model = chain(KERNELS, layers.Dense(2, "softmax"))
     labels = np.arange(24) % 2
@@ -136,6 +146,13 @@ def test_batches_get_the_verdicts_of_the_same_arrays(kind):
 def test_options_of_a_diagnosis_are_checked(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
         zoo.callbacks.diagnose(chain(KERNELS), X, **{name: value})
+
+
+def test_a_sequential_model_is_diagnosed():
+    blocks = [zoo.HighwayDense(4, name=f"highway{i}") for i in range(2)]
+    model = keras.Sequential([keras.Input((4,)), *blocks, layers.Dense(2, "softmax")])
+    report = zoo.callbacks.diagnose(model, X, np.arange(24) % 2)
+    assert [row.block for row in report.verdicts] == ["highway0", "highway1"]
 
 
 def test_a_network_before_training_has_no_idle_blocks():

@@ -285,7 +285,7 @@ def test_a_killed_experiment_resumes_to_the_same_measurements(tmp_path):
 @pytest.mark.parametrize(
     ("data", "words", "message"),
     [
-        ("missing.npz", (), "`data_dir` must be a file or folder that exists"),
+        ("missing.npz", (), "There is no file or folder data_dir="),
         ("mnist.npz", ("--batch=300",), "`batch` must be at most the 200 training images"),
         ("mnist.npz", ("--depht=3",), "Unknown command line flag 'depht'"),
     ],

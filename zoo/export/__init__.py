@@ -102,15 +102,17 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
             for way in ways[:-1]:
                 try:
                     return _write(model, path, format, examples, write)
-                except OSError:
-                    raise
                 except Exception as error:  # what the exporter and the runtime raise
+                    if getattr(error, "errno", None):  # of the disk
+                        raise
                     reason = f"{error}".strip().partition("\n")[0]
                     logging.warning("zoo.export: %s fails (%s), %s writes", way, reason, ways[-1])
             if ways[-1] != keras.config.backend():
                 write = functools.partial(_write_in_child, format=format)
             return _write(model, path, format, examples, write)
         except OSError as error:
+            if not error.errno:  # not of the disk
+                raise
             raise ValueError(
                 f"`path` must be on a disk with space. Received: {path.name}, which cannot be "
                 f"written: {error.strerror or error}. Free space, also for temporary files, or "
