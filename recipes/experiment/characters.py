@@ -26,11 +26,16 @@ class Characters:
 
 
 def load_characters(run: Run, limit: int | None) -> Characters:
-    """Return the characters of a run's corpus, of validation and test text the first `limit`."""
+    """Return the characters of the corpus that a run's options name, or of Penn Treebank."""
     corpus = text.load(run.options.data_dir)
     run.data.append(f"characters of {corpus.name}")
     if corpus.notice:
         run.deviations.append(corpus.notice)
+    return of_corpus(corpus, limit)
+
+
+def of_corpus(corpus: text.Corpus, limit: int | None = None) -> Characters:
+    """Return the characters of a corpus, of validation and test text the first `limit`."""
     parts = [corpus.vocabulary.decode(ids) for ids in (corpus.train, corpus.valid, corpus.test)]
     known = {character: i for i, character in enumerate(sorted({*"".join(parts)}))}
     train, *others = [np.array([known[c] for c in part], "int32") for part in parts]
