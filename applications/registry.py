@@ -5,7 +5,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypedDict
 
 import keras
@@ -144,7 +144,7 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
     order = keras.config.image_data_format()
     expected = "'channels_last': call keras.config.set_image_data_format before you build a network"
     require(order == "channels_last", expected, image_data_format=order)
-    shape = () if input_shape is None or isinstance(input_shape, int) else tuple(input_shape)
+    shape = tuple(input_shape) if isinstance(input_shape, Iterable) else ()
     sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
     valid = len(shape) == 3 and is_integer(shape[2], 1) and sides_fit
     require(valid, "(height, width, channels), channels last and known", input_shape=input_shape)

@@ -252,7 +252,8 @@ def _finite(data, batch_size):
     for batch in batches(data, batch_size):
         parts = {name: part for name, part in zip("xy", batch, strict=True) if part is not None}
         for path, values in keras.tree.flatten_with_path(parts):
-            if np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
+            values = keras.ops.convert_to_numpy(values)  # also of a GPU
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ValueError(
                     f"Expected finite numbers. Received: NaN or infinity in "
                     f"{'.'.join(map(str, path))}. Leave out these examples, or replace the values."
@@ -266,7 +267,7 @@ def _cautions(table, model, selected, count):
     if count < FEW:
         cautions.append(
             f"Only {count} example{'s' * (count > 1)}: the standard error of a mean is "
-            f"{count**-0.5:.0%} of their deviation, and others may change verdicts: give {FEW}."
+            f"{count**-0.5:.0%} of the standard deviation. Give {FEW}: others may change verdicts."
         )
     is_flat = len(keras.tree.flatten(model.output)[0].shape) == 2  # else some may not count
     if is_flat and "lesion_accuracy" in table.probes() and isinstance(selected, tuple):

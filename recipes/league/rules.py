@@ -391,7 +391,7 @@ def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]
             continue
         best[name] = min(losses, key=losses.__getitem__)
         tried = {one["rate"] for seed in seeds for one in seed.get(name, {}).values()}
-        expected = f"around those of {name!r}, whose best rate {best[name]:g} is at the edge: run "
+        expected = f"wider for {name!r}, whose best rate {best[name]:g} is at the edge: run "
         expected += "league/rates with more --rates or --extensions"
         require(min(tried) < best[name] < max(tried), expected, rates=sorted(tried))
     return best

@@ -151,9 +151,9 @@ class ResidualBlock(Skip):
         expected = "that of images, (batch, height, width, channels), of known channels"
         require(known, expected, input_shape=tuple(input_shape))
         self.opens_stage = self.strides > 1 or input_shape[-1] != self.width
-        keeps = f"that of the output, {self.width} channels and strides of 1, as the block is used "
-        keeps += f"{self.uses} times: put a block with uses=1 before it"
-        require(not self.opens_stage or self.uses == 1, keeps, input_shape=tuple(input_shape))
+        expected = f"that of the output (strides=1, {self.width} channels), as the block is used "
+        expected += f"{self.uses} times: put a block with uses=1 before it"
+        require(not self.opens_stage or self.uses == 1, expected, input_shape=tuple(input_shape))
         super().build(input_shape)
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
