@@ -4,6 +4,12 @@ The weights are resnet20, 32, 44 and 56 of the public repository akamaster/pytor
 (BSD 2-clause), pretrained_models/*.th, copied to DATA/resnets. Their author states test errors of
 8.27, 7.37, 6.90 and 6.61 %; the paper: 8.75, 7.51, 7.17 and 6.97. Experiments take them with
 --scale trained, where seed 0 is the network of 20 layers, 1 of 32, 2 of 44, 3 of 56.
+
+With --scale trained56 a seed is one of eight networks of 56 layers that others trained by the same
+script (200 epochs, rates 0.1, 0.01 and 0.001), in the order of `TRAINERS`; trainings by other
+schedules are left out. Copy PATH, at COMMIT of
+github.com/OWNER/REPOSITORY, to DATA/resnets/OWNER/resnet56.th; of the first owner's runs to
+OWNER-run_1 and so on. The last is the one of akamaster.
 """
 
 import math
@@ -19,6 +25,16 @@ from zoo.recipes.experiment import ImageSelection, setting
 from zoo.recipes.experiment.networks import ImageData
 
 DEPTHS = (20, 32, 44, 56)  # by seed
+TRAINERS = {  # folder below DATA/resnets: REPOSITORY, COMMIT and PATH
+    "DanSun18-run_1": "pytorch_resnet_cifar10 1a8688a experiments/run_1/save_resnet56/model.th",
+    "DanSun18-run_3": "pytorch_resnet_cifar10 1a8688a experiments/run_3/save_resnet56/model.th",
+    "DanSun18-run_4": "pytorch_resnet_cifar10 1a8688a experiments/run_4/save_resnet56/model.th",
+    "EtoDemerzel0427": "sparse a2c91c6 save_resnet56/model.th",
+    "JazhielSegura": "pynq-testing-repo 3f62529 save_resnet56/model.th",
+    "Zheng-Jiakun": "pytorch_resnet_cifar10 0222b68 save_resnet56/model.th",
+    "theo-obadiah-teguh": "NeuralNets 15ad1f2 pretrained/resnet56.pth",
+    ".": "pytorch_resnet_cifar10 66514ca pretrained_models/resnet56-4bfd9763.th",
+}
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels / 255; trainer.py
 
 
@@ -26,9 +42,17 @@ class Trained(ImageSelection):
     """Settings of an experiment with trained networks."""
 
     most_seeds: ClassVar[int] = len(DEPTHS)
+    networks: ClassVar[list[tuple[int, str]]] = [(depth, ".") for depth in DEPTHS]
     data: str = setting("cifar10", "Data set that they were trained on.")
     batch: int = setting(200, "Images in a batch.")
     probe_examples: int | None = setting(2000, "Images of each split to measure on; none: all.")
+
+
+class Trained56(Trained):
+    """Settings of an experiment with eight trainings of one network."""
+
+    most_seeds: ClassVar[int] = len(TRAINERS)
+    networks: ClassVar[list[tuple[int, str]]] = [(56, trainer) for trainer in TRAINERS]
 
 
 def open_network(settings, run):
@@ -40,11 +64,12 @@ def open_network(settings, run):
     Raises:
         ValueError: if there is no network of this seed.
     """
-    require(run.seed < len(DEPTHS), f"0 to 3, for {DEPTHS} layers", seeds=run.seed)
-    depth = DEPTHS[run.seed]
+    networks = settings.networks
+    require(run.seed < len(networks), f"0 to {len(networks) - 1}, for {networks}", seeds=run.seed)
+    depth, trainer = networks[run.seed]
     run.start(settings)
     untrained = zoo.he_resnet(depth)
-    model = load(depth, folder_of(run))
+    model = load(depth, folder_of(run) / trainer)
     images = run.load_images(settings)
     data = ImageData(images, prepare, None, None, prepare(images.x_test), {"data": images.name})
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -52,7 +77,7 @@ def open_network(settings, run):
     accuracy = 100 * scores["accuracy"]
     name = f"resnet{depth}"
     print(f"{name}: test error {100 - accuracy:.2f} %", flush=True)
-    run.deviations.append(f"{name} of akamaster/pytorch_resnet_cifar10: a ReLU after each sum")
+    run.deviations.append("akamaster/pytorch_resnet_cifar10's network: a ReLU after each sum")
     return types.SimpleNamespace(
         name=name,
         model=model,
@@ -85,7 +110,8 @@ def state_of(depth, folder):
     """
     files = sorted(pathlib.Path(folder).glob(f"resnet{depth}*.th"))
     expected = f"a folder with resnet{depth}*.th: copy there pretrained_models of "
-    expected += "akamaster/pytorch_resnet_cifar10, as DATA/resnets of --data_dir DATA"
+    expected += "akamaster/pytorch_resnet_cifar10, as DATA/resnets of --data_dir DATA; "
+    expected += "recipes/trained_resnets.py has the sources of others"
     require(files, expected, folder=str(folder))
     import torch  # noqa: TID251 (it reads a file of PyTorch's)
 

@@ -12,10 +12,11 @@ it also measures the means of its branches, which end in no normalization (equat
 it before training (`untrained`).
 
 The miniature has 18 blocks, on MNIST averaged to 16 x 16 pixels. The scale "trained" takes residual
-networks of 20 to 56 layers that others trained on CIFAR-10, and has no plain one. The scale "full"
-takes 110 layers on CIFAR-10, and for the plain network 20, because deep plain networks do not train
-(ours: Veit et al. took VGG). Blocks that change the shape stay where they are; those of a plain
-network cannot be left out, either, as nothing else has their output's shape.
+networks of 20 to 56 layers that others trained on CIFAR-10, "trained56" eight trainings of the last
+of them; neither has a plain one. The scale "full" takes 110 layers on CIFAR-10, and for the plain
+network 20, because deep plain networks do not train (ours: Veit et al. took VGG). Blocks that
+change the shape stay where they are; those of a plain network cannot be left out, either, as
+nothing else has their output's shape.
 """
 
 import functools
@@ -68,6 +69,7 @@ SCALES = {
     "smoke": Lesions(**SMALL, batch=20, epochs=1, probe_examples=20),
     "miniature": Lesions(),
     "trained": trained_resnets.Trained(),
+    "trained56": trained_resnets.Trained56(),
     "full": FullLesions(),
 }
 

@@ -66,9 +66,13 @@ class Trained(trained_resnets.Trained, Study):
     """Settings of the study of a network that others trained."""
 
 
+class Trained56(trained_resnets.Trained56, Study):
+    """Settings of the study of one of their trainings of 56 layers."""
+
+
 def measure(settings, run):
     """Train the network, and return all probes of its blocks and of the repeated last block."""
-    if isinstance(settings, Trained):
+    if isinstance(settings, trained_resnets.Trained):
         network = trained_resnets.open_network(settings, run)
     elif isinstance(settings, Miniature):
         network = training.prepare_miniature(settings, run)
@@ -471,7 +475,8 @@ def experiment(model, data):
     full = Refinement(model=model, data=data, schedule=model, epochs=training.SCHEDULES[model][2])
     small = {"model": "cifar_resnet", "depth": 14, "unroll": 2, "borderline_examples": 8}
     smoke = dataclasses.replace(full, **training.SMOKE, **small)
-    others = {"miniature": Miniature(), "trained": Trained()} if is_first else {}
+    trained = {"trained": Trained(), "trained56": Trained56()}
+    others = {"miniature": Miniature(), **trained} if is_first else {}
     artifacts = [
         Artifact(f"fig{number}", title, functools.partial(*make))
         for first, other, title, *make in FIGURES

@@ -62,6 +62,8 @@ def test_a_seed_is_a_network_and_files_are_checked_before_any_work(peer, tmp_pat
         trained_resnets.open_network(settings, Run(tmp_path / "1", 1, options))
     with pytest.raises(ValueError, match="`seeds` must be 0 to 3"):
         trained_resnets.open_network(settings, Run(tmp_path / "4", 4, options))
+    with pytest.raises(ValueError, match="`seeds` must be 0 to 7"):
+        trained_resnets.open_network(trained_resnets.Trained56(), Run(tmp_path / "8", 8, options))
     (tmp_path / "resnets" / "resnet20-1234.th").rename(tmp_path / "resnets" / "resnet56.th")
     with pytest.raises(ValueError, match="the weights of resnet56"):
         trained_resnets.load(56, tmp_path / "resnets")
