@@ -143,13 +143,17 @@ def test_lesions_are_measured_and_claims_by_hand(run, tmp_path):
     }
     one = {"without_a_block": {"accuracy": [0.9, 0.86, 0.84, 0.5, 0.95]}, "shuffled": shuffled}
     one["relative_residual_mean"] = np.array([0.1, 0.3])
+    one["blocks"] = [f"stage{s}_block{i:02d}" for s in (1, 2) for i in (0, 1)]
     broken = {**shuffled, "accuracy": np.array([0.9, 0.1, 0.1, 0.1, 0.2])}
     plain = {"without_a_block": {"accuracy": [0.9, 0.1]}, "shuffled": broken}
+    plain["blocks"] = one["blocks"][1:2]
     noise = {**shuffled, "accuracy": np.array([0.1, 0.2, 0.1, 0.1, 0.1])}
     untrained = {"relative_residual_mean": np.array([0.5, 0.7]), "shuffled": noise}
     one = {"residual": one, "plain": plain, "untrained": untrained}
     assert measured_by(lesions, "G1b", one) == (pytest.approx(0.2), pytest.approx(0.6))
     assert measured_by(lesions, "G3", one) == (50, 0)
+    # without a plain network: of the stages' first blocks, 0.86 and 0.5 of 0.9, one is spared
+    assert measured_by(lesions, "G3", {"residual": one["residual"]}) == (50, 50)
     # one pair of six; of noise two pairs of orders with another accuracy of three, tau-b
     assert measured_by(lesions, "G4", one) == (pytest.approx(4 / 6), pytest.approx(3 / 18**0.5))
     # accuracies of tau 1, 0.9 and 0.8 are on a line, the others too far to count
