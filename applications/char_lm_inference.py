@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from zoo import backend
+from zoo.checks import require
 from zoo.datasets.text import check_ids
 from zoo.layers.carry_lstm import CarryLSTM, ExplicitState
 from zoo.layers.char_words import CharWordEmbedding
@@ -125,12 +126,9 @@ def pad_slots(model: keras.Model, characters: np.ndarray) -> np.ndarray:
     slots = embedding.word_length
     count = embedding.encoder.get_layer("cnn").num_characters
     spare = slots - characters.shape[-1]
-    if spare < 0 or not ((characters >= 0) & (characters < count)).all():
-        raise ValueError(
-            f"Words must be spelled in at most {slots} slots, with characters from 0 to {count - 1}"
-            f", as the model has. Received: {characters.shape[-1]} slots, {np.unique(characters)}. "
-            f"Give the vocabulary the model was built for."
-        )
+    valid = spare >= 0 and ((characters >= 0) & (characters < count)).all()
+    expected = f"from 0 to {count - 1}, in at most {slots} slots. Give the vocabulary of the model"
+    require(valid, expected, characters=characters)
     return np.pad(characters, [(0, 0)] * (characters.ndim - 1) + [(0, spare)])
 
 

@@ -148,12 +148,10 @@ def image_input(input_shape: Shape, smallest: int) -> Tensor:
     sides_fit = all(side is None or is_integer(side, 1) for side in shape[:2])
     valid = len(shape) == 3 and is_integer(shape[2], 1) and sides_fit
     require(valid, "(height, width, channels), channels last and known", input_shape=input_shape)
-    if any(side is not None and side < smallest for side in shape[:2]):
-        raise ValueError(
-            f"This network downsamples its images and needs at least {smallest} x {smallest} "
-            f"pixels, channels last. Received: input_shape={shape}. Enlarge the images, e.g. with "
-            f"keras.layers.Resizing({smallest}, {smallest})."
-        )
+    large = all(side is None or side >= smallest for side in shape[:2])
+    expected = f"at least {smallest} x {smallest} pixels, channels last, which are downsampled. "
+    expected += f"Enlarge the images, as by keras.layers.Resizing({smallest}, {smallest})"
+    require(large, expected, input_shape=shape)
     return keras.Input(shape, name="images")
 
 
@@ -182,12 +180,10 @@ def classifier(
         for layer in head:
             windows = getattr(layer, "pool_size", ())
             pairs = zip(x.shape[1:], windows, strict=False)  # of layers without windows none
-            if any(side and side % window for side, window in pairs):
-                raise ValueError(
-                    f"Before the classifier windows of {windows} pixels are averaged, which must "
-                    f"cover the last features. Received: images of {tuple(inputs.shape[1:])}, whose"
-                    f" last features are {tuple(x.shape[1:])}. Resize them."
-                )
+            covered = not any(side and side % window for side, window in pairs)
+            expected = f"such that windows of {windows} pixels, averaged before the classifier, "
+            expected += f"cover the last features, here {tuple(x.shape[1:])}. Resize the images"
+            require(covered, expected, input_shape=tuple(inputs.shape[1:]))
             x = layer(x)
         expected = "of known sides, as the classifier reads each position, or include_top=False"
         require(x.shape[-1] is not None, expected, input_shape=tuple(inputs.shape[1:]))

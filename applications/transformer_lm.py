@@ -97,7 +97,8 @@ def transformer_lm(
     check_integers(1, hidden=hidden, optional=True)
     check_integers(0, seed=seed, optional=True)
     hidden = 4 * width if hidden is None else hidden
-    given = dict(options or {})
+    require(isinstance(options or {}, dict), "a dictionary", options=options)
+    given = {**(options or {})}
     gates = {name: given.pop(name) for name in ("gate_bias", "gate") if name in given}
     known = {*type(rule_of(rule, {})).arguments} - {"index", "depth", "per_layer"}
     require({*given} <= known, f"some of those of {rule!r}, {sorted(known)}", options=given)

@@ -86,11 +86,8 @@ def path(name: str) -> pathlib.Path:
     expected = card(name).sha256
     file = FOLDER / f"{name}{SUFFIX}"
     received = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no such file"
-    if received != expected:
-        raise ValueError(
-            f"Expected {file} with the SHA-256 digest {expected}. Received: {received}. The file "
-            f"is damaged or missing: install again."
-        )
+    advice = f"{expected}, of {file}, which is damaged or missing: install again"
+    require(received == expected, advice, **{"SHA-256": received})
     return file
 
 
@@ -175,8 +172,7 @@ def preprocessing(name: str | SimpleNamespace) -> Preprocessing:
     0.5
     """
     facts = name if isinstance(name, SimpleNamespace) else card(name)
-    if "preprocessing" not in facts.data:
-        raise ValueError(f"Expected weights of a network for images. Received: {facts.name!r}.")
+    require("preprocessing" in facts.data, "those of a network for images", weights=facts.name)
     mean = np.array(facts.data.get("mean", 0.0), "float32")
     recipe = RECIPES[facts.data["preprocessing"]]
     return dataclasses.replace(recipe, mean=mean, scale=facts.data["scale"])
@@ -195,12 +191,10 @@ def verify(name: str, data_dir: PathLike | None = None) -> float:
     """
     facts = card(name)
     value, examples = measure(build(name), facts, data_dir)
-    if examples != facts.examples or abs(value - facts.value) > TOLERANCE[facts.metric]:
-        raise ValueError(
-            f"Expected {facts.metric} {facts.value} of {facts.examples} examples of "
-            f"{facts.data.get('images', facts.data['name'])}. Received: {value} of {examples} with "
-            f"{keras.config.backend()}. Give the data that the card names."
-        )
+    same = examples == facts.examples and abs(value - facts.value) <= TOLERANCE[facts.metric]
+    expected = f"{facts.value} of the {facts.examples} examples of the card's data, "
+    expected += facts.data.get("images", facts.data["name"])
+    require(same, expected, **{facts.metric: f"{value} of {examples}"})
     return value
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zoo.callbacks.probes.probe import Table
+from zoo.checks import as_names, require
 from zoo.io import replace
 from zoo.types import PathLike
 
@@ -79,12 +80,8 @@ def plot(table: Table, probes: Sequence[str] | None = None) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    if isinstance(probes, str) or not len(table):
-        raise ValueError(
-            f"Expected a table with rows, and a list of probes. Received: {len(table)} rows, "
-            f"probes={probes!r}"
-        )
-    probes = probes or _panels(table)
+    require(len(table), "one with rows", table=table)
+    probes = as_names(probes=probes) if probes else _panels(table)
     figure = Figure(figsize=(7, 3.2 * len(probes)), layout="constrained")
     axes = figure.subplots(len(probes), 1, squeeze=False)[:, 0]
     for axis, probe in zip(axes, probes, strict=True):

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -77,7 +77,9 @@ class Resume(keras.callbacks.Callback):
         self.path = as_path(path=path)
         require(not self.path.is_dir(), "a file, such as state.npz, and no folder", path=path)
         require(isinstance(identity or {}, dict), "a dictionary", identity=identity)
-        self.track = [track] if isinstance(track, keras.callbacks.Callback) else list(track)
+        self.track = [*track] if isinstance(track, Iterable) else [track]
+        valid = all(isinstance(callback, keras.callbacks.Callback) for callback in self.track)
+        require(valid, "callbacks", track=track)
         self.identity = json.loads(json.dumps(identity or {}))  # as a file returns it
         self.history = None
 
@@ -88,11 +90,8 @@ class Resume(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Restore the saved state, if there is one."""
         for callback in self.track:
-            if not _state_of(callback):
-                raise ValueError(
-                    f"Callbacks in `track` must name their state in an attribute `state`, such as "
-                    f"('best', 'wait'). Received: {type(callback).__name__}, which does not."
-                )
+            expected = "callbacks with an attribute `state` of names, such as ('best', 'wait')"
+            require(_state_of(callback), expected, track=type(callback).__name__)
         expected = "built, with known variables: begin it with a keras.Input, or call `build`"
         require(self.model.built, expected, model=self.model.name)
         if not self.path.exists():
@@ -101,11 +100,9 @@ class Resume(keras.callbacks.Callback):
         self._check_track([state.pop("class", None) for state in metadata["callbacks"]])
         values = [value for key, value in arrays.items() if key.startswith("v")]
         variables = self._variables()
-        if [tuple(v.shape) for v in variables] != [value.shape for value in values]:
-            raise ValueError(
-                f"Expected a checkpoint of {len(variables)} variables of this model. Received: "
-                f"{self.path} with {len(values)}, of other shapes."
-            )
+        same = [tuple(v.shape) for v in variables] == [value.shape for value in values]
+        expected = f"a checkpoint of the {len(variables)} variables of this model, of their shapes"
+        require(same, expected, path=f"{self.path}, which has {len(values)}")
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         for i, (callback, state) in enumerate(zip(self.track, metadata["callbacks"], strict=True)):
@@ -131,11 +128,9 @@ class Resume(keras.callbacks.Callback):
     def _check_track(self, saved):
         own = [type(callback).__name__ for callback in self.track]
         pairs = zip(saved, own, strict=False)  # None: of a file that has no names
-        if len(saved) != len(own) or any(a not in (None, b) for a, b in pairs):
-            raise ValueError(
-                f"Expected the callbacks in `track` that wrote {self.path}: {saved}. Received: "
-                f"{own}. Delete the file to start from scratch."
-            )
+        valid = len(saved) == len(own) and all(a in (None, b) for a, b in pairs)
+        expected = f"those that wrote {self.path}, {saved}. Delete the file to start from scratch"
+        require(valid, expected, track=own)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Restore the history; a later `fit` starts from its own first epoch."""

@@ -17,7 +17,7 @@ from zoo.callbacks.probes.objective import Loss, Progress, batches, repeatable, 
 from zoo.callbacks.probes.probe import Probe, Table, aligned
 from zoo.callbacks.probes.sweep import lesions
 from zoo.callbacks.training import PassProgress
-from zoo.checks import check_choice, check_integers
+from zoo.checks import check_choice, check_integers, require
 from zoo.graph.blocks import Grain, Network
 from zoo.types import PathLike
 
@@ -253,11 +253,9 @@ def _finite(data, batch_size):
         parts = {name: part for name, part in zip("xy", batch, strict=True) if part is not None}
         for path, values in keras.tree.flatten_with_path(parts):
             values = keras.ops.convert_to_numpy(values)  # also of a GPU
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise ValueError(
-                    f"Expected finite numbers. Received: NaN or infinity in "
-                    f"{'.'.join(map(str, path))}. Leave out these examples, or replace the values."
-                )
+            valid = values.dtype.kind != "f" or np.isfinite(values).all()
+            expected = "finite. Leave out these examples, or replace the values"
+            require(valid, expected, **{".".join(map(str, path)): "NaN or infinity"})
         yield tuple(parts.values())
 
 
@@ -269,6 +267,8 @@ def _cautions(table, model, selected, count):
             f"Only {count} example{'s' * (count > 1)}: the standard error of a mean is "
             f"{count**-0.5:.0%} of the standard deviation. Give {FEW}: others may change verdicts."
         )
+    if any(row.block is None and not np.isfinite(row.value) for row in table):
+        cautions.append("Outputs or loss are not finite: look for NaN in the network's weights.")
     is_flat = len(keras.tree.flatten(model.output)[0].shape) == 2  # else some may not count
     if is_flat and "lesion_accuracy" in table.probes() and isinstance(selected, tuple):
         labels = keras.tree.flatten(selected[1])[0].reshape(count, -1)

@@ -66,11 +66,8 @@ class HalveOnStall(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict) -> None:
         """Log the learning rate, and halve it if the epoch improved too little."""
-        if "val_perplexity" not in logs:
-            raise ValueError(
-                f"`HalveOnStall` needs 'val_perplexity' in the logs. Received: {sorted(logs)}. "
-                f"Put the callback that adds it before this one."
-            )
+        expected = "ones with 'val_perplexity': put the callback that adds it before this one"
+        require("val_perplexity" in logs, expected, logs=sorted(logs))
         optimizer = self.model.optimizer
         rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
         logs["learning_rate"] = rate

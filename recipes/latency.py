@@ -10,6 +10,7 @@ earlier one of the same network, runtime and hardware. Let nothing else run on t
 
 import argparse
 import csv
+import functools
 import pathlib
 import statistics
 import sys
@@ -25,7 +26,7 @@ import zoo
 from zoo.backend import compiled
 from zoo.export import FORMATS, input_names
 from zoo.io import load_model, replace
-from zoo.recipes.experiment import command_line, pages, provenance
+from zoo.recipes.experiment import command_line, pages, provenance, store
 from zoo.types import PathLike
 
 RUNTIMES = {"backend": "", "onnx": "ONNX Runtime", "litert": "LiteRT"}  # "": the backend's name
@@ -46,20 +47,11 @@ def opener(
     """
     if runtime == "backend":
         compute = compiled(lambda x: model(x, training=False), model)
-
-        def open_backend():
-            return lambda: keras.ops.convert_to_numpy(compute(x))
-
-        return open_backend
+        return lambda: lambda: keras.ops.convert_to_numpy(compute(x))
     path = pathlib.Path(folder, f"{model.name}{FORMATS[runtime].suffix}")
     zoo.export(model, path)
     inputs = {input_names(model)[0]: x}
-
-    def open_artifact():
-        read = FORMATS[runtime].reader(path)
-        return lambda: read(inputs)
-
-    return open_artifact
+    return lambda: functools.partial(FORMATS[runtime].reader(path), inputs)
 
 
 def milliseconds(openers: Mapping[Key, Callable], rounds: int) -> dict[Key, float]:
@@ -116,7 +108,7 @@ def save(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
         return
     known = csv.DictReader(path.read_text("utf-8").splitlines() if path.exists() else ())
     by_key = {tuple(row[name] for name in KEY): row for row in [*known, *rows]}
-    replace(path, lambda new: new.write_text(pages.csv_text([*by_key.values()]), "utf-8"))
+    replace(path, lambda new: new.write_text(store.csv_text([*by_key.values()]), "utf-8"))
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -205,7 +205,7 @@ def train(settings, run, corpus, variant):
 
 
 def fit_and_score(settings, run, corpus, model, folder, resume):
-    """Train a compiled model in its folder, or find it trained; return its perplexities."""
+    """Train a compiled model, or find it trained; write its files, and return its perplexities."""
     corpus.vocabulary.save(folder / "vocabulary.json")
     steps = settings.steps
     x, y = (ids.reshape(-1, steps) for ids in text.streams(corpus.train, settings.batch, steps))
@@ -219,14 +219,9 @@ def fit_and_score(settings, run, corpus, model, folder, resume):
     callbacks = [perplexity, halve, progress, best]
     options = {"epochs": settings.epochs, "resume": resume, "track": [halve, best]}
     fit(run.devices, model, x, y, settings.batch, callbacks=callbacks, **options)
-    return save(settings, corpus, model, best, history_of(resume), folder)
-
-
-def save(settings, corpus, model, best, history, folder):
-    """Write learning curve, model, weights and SavedModel; return the perplexities."""
+    history = history_of(resume)
     title = f"Perplexity per word of {corpus.name}, char_lm {settings.size}"
     plots.learning_curve(folder, history, "perplexity", title)
-    scorer = char_lm_inference.Scorer(model)
     last = scorer.contiguous(corpus.test)
     replace(folder / "model.keras", model.save)
     weights = model.get_weights()
@@ -277,18 +272,13 @@ def perplexities(one):
     return {variant: facts["test_perplexity"] for variant, facts in one["variants"].items()}
 
 
-def perplexities_of(seeds, variant):
-    """Return the test perplexity of a form for each seed that has it."""
-    return [perplexities(one)[variant] for one in seeds if variant in one["variants"]]
-
-
 def table1a(seeds):
     """Yield a row a form: test perplexity, its deviation over seeds, and the paper's."""
     for variant in seeds[0]["variants"]:
         yield {
             "variant": variant,
             "size": seeds[0]["size"],
-            **plots.over_seeds("test perplexity", perplexities_of(seeds, variant)),
+            **plots.over_seeds("test perplexity", [perplexities(one)[variant] for one in seeds]),
             "paper": PAPER.get((seeds[0]["size"], variant), ""),
             "unigram baseline": round(seeds[0]["unigram_perplexity"], 1),
         }
@@ -299,7 +289,7 @@ def order(seeds):
     variants = [*seeds[0]["variants"]]
     if len(variants) < 2:
         return None
-    means = [np.mean(perplexities_of(seeds, variant)) for variant in variants]
+    means = [np.mean([perplexities(one)[variant] for one in seeds]) for variant in variants]
     paper = {variant: PAPER["large", variant] for variant in variants}
     tau = stats.kendalltau(means, [*paper.values()]).statistic
     rows = [
@@ -376,11 +366,11 @@ CHAR_LM = Experiment(
     deviations=["Keras's LSTM has one bias vector, Torch's two"],
     seeds=(3435,),  # Kim et al., main.lua
 )
-all_variants = functools.partial(dataclasses.replace, variant=("all",), export=False)
+ALL_VARIANTS = {"variant": ("all",), "export": False}
 TABLE_1A = dataclasses.replace(
     CHAR_LM,
     name="greff2017/table1a",
-    scales={scale: all_variants(settings) for scale, settings in SCALES.items()},
+    scales={scale: dataclasses.replace(one, **ALL_VARIANTS) for scale, one in SCALES.items()},
     artifacts=[TABLE, Artifact("order", "order of the six variants", order)],
     claims=CLAIMS,
     seeds=(0,),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import zoo
+from zoo import checks
 from zoo.datasets.batches import Batches
 
 EIGHT = np.int64(8)
@@ -30,6 +31,16 @@ def test_networks_of_numpy_s_sizes_are_built_and_have_a_json_configuration(build
 @pytest.mark.parametrize("kind", [float, np.float32, np.array, keras.ops.convert_to_tensor])
 def test_numbers_may_be_numpy_s_and_tensors(kind):
     assert float(zoo.layers.skip.DropBlock(kind(0.5)).rate) == 0.5
+
+
+def test_one_integer_stands_for_a_sequence_of_one():
+    assert checks.as_integers(0, swaps=1) == checks.as_integers(0, swaps=EIGHT - [7]) == [1]
+
+
+@pytest.mark.parametrize("seed", [[1, 2], (1, 2), np.array([1, 2]), np.random.SeedSequence([1, 2])])
+def test_seeds_are_those_of_numpy(seed):
+    assert checks.generator(seed).random() == np.random.default_rng([1, 2]).random()
+    assert checks.generator(3).random() == np.random.default_rng(3).random()
 
 
 def test_a_shape_may_be_any_sequence():

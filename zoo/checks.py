@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import pathlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -36,19 +36,19 @@ def check_integers(minimum: int, /, optional: bool = False, **arguments: Any) ->
 
 
 def as_integers(minimum: int, /, **argument: Any) -> list[int]:
-    """Return a sequence of one or more such integers as a list."""
+    """Return one such integer or a sequence of one or more, as a list."""
     (values,) = argument.values()
-    found = [*values] if isinstance(values, Iterable) else []
+    found = [*values] if isinstance(values, Iterable) else [values]
     kind = KINDS.get(minimum, f"an integer of {minimum} or more")
     valid = found and all(is_integer(value, minimum) for value in found)
-    require(valid, f"a sequence of one or more elements, each {kind}", **argument)
+    require(valid, f"{kind}, or a sequence of one or more of these", **argument)
     return found
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """Return NumPy's generator of a seed; None is another one each time."""
-    check_integers(0, seed=seed, optional=True)
-    return np.random.default_rng(seed)
+    """Return NumPy's generator of a seed as it takes them; None is another one each time."""
+    known = seed is None or isinstance(seed, np.random.SeedSequence)
+    return np.random.default_rng(seed if known else as_integers(0, seed=seed))
 
 
 def check_numbers(least: float = -math.inf, most: float = math.inf, /, **arguments: Any) -> None:
@@ -89,6 +89,12 @@ def as_side(**argument: Any) -> int:
     is_square = isinstance(value, tuple | list) and len(value) == 2 and value[0] == value[1]
     check_integers(1, **{name: value[0] if is_square else value})
     return int(value[0] if is_square else value)
+
+
+def fits(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return True if two shapes have the same sizes; None is any."""
+    pairs = zip(shape, other, strict=False)
+    return len(shape) == len(other) and all(a == b or None in (a, b) for a, b in pairs)
 
 
 def as_path(**argument: Any) -> pathlib.Path:

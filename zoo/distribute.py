@@ -148,11 +148,9 @@ class Strategy:
         split = options.get("validation_split")
         expected = "left out. Give `validation_data`, of checked batches"
         require(self.num_replicas == 1 or not split, expected, validation_split=split)
-        if not _is_built_under(self.native, model):
-            raise ValueError(
-                f"Expected a model that was built under the strategy {self.name!r}. Received: "
-                f"{model.name!r}, which was not. Build and compile it in `with devices.scope():`."
-            )
+        expected = f"one that was built under the strategy {self.name!r}. Build and compile it in "
+        built = _is_built_under(self.native, model)
+        require(built, f"{expected}`with devices.scope():`", model=model)
         if self.native is None:
             if keras.backend.backend() == "tensorflow" and not options.get("validation_split"):
                 return _fit_without_autotuning(model, x, y, batch_size, validation_data, options)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from zoo.backend.runtime import GENERATOR
-from zoo.checks import check_choice, check_integers, require
+from zoo.checks import check_choice, check_integers, check_numbers, require
 from zoo.types import Shape, Tensor
 
 
@@ -43,6 +43,7 @@ class Uniform(NumpyInitializer):
 
     def __init__(self, limit: float | None = 0.05, seed: int | None = None) -> None:
         super().__init__(seed)
+        check_numbers(0, limit=0 if limit is None else limit)
         self.limit = limit
 
     def _sample(self, generator, shape):

@@ -127,9 +127,11 @@ def _reading(path):
     try:
         yield
     except (*UNREADABLE, TypeError) as error:  # TypeError: Keras's for a class that it cannot find
+        reason, is_lambda, _ = str(error).partition("If you trust")  # then Keras's advice
+        advice = "Make it a layer of a class, in a module that is imported first (--module)."
         raise ValueError(
             f"Cannot read the model in {path}: it is damaged, or no .keras file of known classes "
-            f"({error})"
+            f"({reason}{advice if is_lambda else ''})"
         ) from error
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from zoo.callbacks.diagnose import Diagnosis, diagnose
+from zoo.checks import fits, require
 from zoo.datasets import images, preprocessing
 from zoo.io import load_model
 
@@ -50,9 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         report.table.to_csv(out / "probes.csv")
         report.to_html(out / "probes.html")
     except (ValueError, OSError, RuntimeError, ImportError) as error:
-        text, is_lambda, _ = str(error).partition("If you trust")  # then Keras's advice
-        advice = "Replace it by a layer of a --module, or call zoo.callbacks.diagnose yourself."
-        sys.exit(f"zoo.probe: {text}{advice if is_lambda else ''}")
+        sys.exit(f"zoo.probe: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
     print(report)
@@ -69,27 +68,20 @@ def measure(options: argparse.Namespace) -> Diagnosis:
         importlib.import_module(name)
     model = load_model(options.model)
     inputs = getattr(model, "inputs", None) or []
-    if len(inputs) != 1:
-        raise ValueError(
-            f"Expected a Functional model with one input, images. Received: {type(model).__name__} "
-            f"with inputs {[v.name for v in inputs]}. For several, call zoo.callbacks.diagnose."
-        )
+    expected = "a single one, images, of a Functional model; or call zoo.callbacks.diagnose"
+    require(len(inputs) == 1, expected, inputs=[v.name for v in inputs])
     data = images.load(options.data or "data", options.data_dir)
     x = data.x_test[: options.examples]
     y = data.y_test[: options.examples]
-    expected = inputs[0].shape
-    sizes = zip(expected[1:], x.shape[1:], strict=False)
-    if len(expected) != x.ndim or any(a not in (None, b) for a, b in sizes):
-        raise ValueError(
-            f"Expected images of the model's shape, {expected[1:]}. Received: {x.shape[1:]}, "
-            f"of {options.data_dir or options.data}. Name the data that it was trained on."
-        )
+    expected = f"that of the model's inputs, {inputs[0].shape}: name the data it was trained on"
+    require(fits(inputs[0].shape[1:], x.shape[1:]), expected, shape=x.shape)
     prepare = preprocessing.Preprocessing(scale=255.0)
     if options.preprocessing is not None:
         prepare = preprocessing.fit(options.preprocessing, data.x_train)
     report = diagnose(model, prepare(x), y)
     name = options.data or pathlib.Path(options.data_dir).name
-    report.title = f"{model.name} on {len(x)} images of {name} (test), preprocessing: "
+    count = f"{len(x)} image{'s' * (len(x) != 1)}"
+    report.title = f"{model.name} on {count} of {name} (test), preprocessing: "
     report.title += options.preprocessing or "division by 255"
     return report
 

@@ -20,7 +20,7 @@ from zoo.callbacks.probes.objective import (
     to_arrays,
     values_of,
 )
-from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table
+from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table, titled
 from zoo.checks import as_path, check_choice, check_integers, require
 from zoo.graph.blocks import Grain, Network, residual_branch, whole_network
 from zoo.graph.calls import made, reads
@@ -153,7 +153,7 @@ class Observer:
             for probe, sums in zip(self.probes, self._sums(x, labels, mask), strict=True):
                 ordered = {b.name: sums[b.name] for b in self.shown if b.name in sums}
                 probe.update_state(ordered, int(np.count_nonzero(mask)))
-        title = f"{self.model.name} on {self.probes[0].count} examples"
+        title = titled(self.model, self.probes[0].count)
         table = Table(self._rows(epoch), self.notes, title)
         not_finite = [row.block or "the network" for row in table if not np.isfinite(row.value)]
         if not_finite:
@@ -162,11 +162,8 @@ class Observer:
         return table
 
     def _sums(self, x, labels, mask):
-        if self.labeled and not labels:
-            raise ValueError(
-                f"{self.labeled} compare with labels. Received: data without. Give (x, y), or "
-                f"batches of that."
-            )
+        expected = f"given, as {self.labeled} compare with labels: (x, y), or batches of that"
+        require(labels or not self.labeled, expected, labels=None)
         sums = self.step(self.graph.start(x), labels, ops.convert_to_tensor(mask))
         return to_arrays(sums, mask)
 
@@ -356,11 +353,10 @@ def _views(view, network):
     ends = [call.layer for call in network.graph.calls if isinstance(call.layer, StreamEnd)]
     kinds = SubLayer | SubLayerStack
     sub_layers = [call.layer for call in network.graph.calls if isinstance(call.layer, kinds)]
-    if len(ends) != 1 or layers != sub_layers:
-        raise ValueError(
-            f"The view {view!r} is that of all blocks of a network of `zoo.SubLayer`s with one "
-            f"`zoo.StreamEnd`. Received: blocks {[block.name for block in network.blocks]}."
-        )
+    names = [block.name for block in network.blocks]
+    expected = f"'state' here: {view!r} is that of all blocks of a network of `zoo.SubLayer`s with "
+    expected += f"one `zoo.StreamEnd`, and not of {names}"
+    require(len(ends) == 1 and layers == sub_layers, expected, view=view)
     if view == "readout":
         return [ends[0]] * (len(layers) + 1)
     reads = [lambda x, rule=one.rule: rule.read(x, rule.coefficients(x)) for one in layers]
@@ -447,6 +443,5 @@ def _probe_list(probes):
     expected = "one or more probes, such as [zoo.callbacks.CosineLoss()], no classes or names"
     require(valid, expected, probes=probes)
     names = [probe.name for probe in found]
-    if len({*names}) < len(names):
-        raise ValueError(f"Expected probes of different names. Received: {names}. Give a `name`.")
+    require(len({*names}) == len(names), "different: give probes a `name`", names=names)
     return found

@@ -211,13 +211,10 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
             or labels are missing.
     """
     graph = Graph(model)
-    dense = [call for call in graph.calls if isinstance(call.layer, layers.Dense)]
-    classifier = next((call for call in dense if graph.outputs[0] in call.outputs), None)
-    if classifier is None:
-        raise ValueError(
-            f"Expected a network whose first output is that of a Dense, whose input are the final "
-            f"features. Received: {graph.model.name!r}, which ends in {graph.calls[-1].name}."
-        )
+    last = [call for call in graph.calls if graph.outputs[0] in call.outputs]
+    expected = "one whose first output is that of a Dense, whose input are the final features"
+    require(last and isinstance(last[0].layer, layers.Dense), expected, model=model)
+    (classifier,) = last
     features = classifier.inputs[0][1]
     measured = []
     for block in find_blocks(graph)[0]:
@@ -225,11 +222,8 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
         paths = [weight.path for weights in later for weight in weights]
         if any("kernel" in path.split("/")[-1] for path in paths):  # which mixes channels
             measured.append(block)
-    if not measured:
-        raise ValueError(
-            f"Expected a block whose channels reach several features. Received: "
-            f"{graph.model.name!r}, where only pooling lies between blocks and classifier."
-        )
+    expected = "one with a block whose channels reach several features, not by pooling alone"
+    require(measured, expected, model=model)
     objective = Objective(graph, model, loss)
     flow = compiled(_flow(graph, measured, classifier, objective), model)
     sums = dict.fromkeys((block.name for block in measured), 0.0)

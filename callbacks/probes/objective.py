@@ -11,7 +11,7 @@ from absl import logging
 from keras import ops, tree
 
 from zoo.backend import STATIC_SHAPES, keras_private
-from zoo.checks import check_integers, generator, require
+from zoo.checks import check_integers, fits, generator, require
 from zoo.graph.blocks import Block
 from zoo.graph.calls import Call, Graph, activation_of, calls_before, infer, reads
 from zoo.types import Shape, Tensor
@@ -23,6 +23,7 @@ Loss: TypeAlias = str | keras.losses.Loss | Callable[[Tensor, Tensor], Tensor] |
 SPARSE = (keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy)
 ONE_HOT = (keras.losses.categorical_crossentropy, keras.losses.CategoricalCrossentropy)
 BINARY = (keras.losses.binary_crossentropy, keras.losses.BinaryCrossentropy)
+OTHER_SHAPES = (keras.losses.ctc, keras.losses.CTC, keras.losses.circle, keras.losses.Circle)
 ENTROPIES = {"softmax": SPARSE + ONE_HOT, "sigmoid": BINARY, None: ()}  # by the final activation
 MEASURES = ("accuracy", "loss", "kl", "variation", "agreement", "change")  # of modified networks
 TINY = 1e-37  # a probability whose logarithm float32 has
@@ -111,11 +112,8 @@ def _check(x, y, check):
             f"such as 'mnist', are in zoo.datasets.images.load(name)."
         )
     lengths = [array.shape[0] for array in arrays]
-    if len({*lengths}) > 1:
-        raise ValueError(
-            f"Expected as many labels as inputs, and as many of each input. Received: arrays of "
-            f"{lengths} examples. Cut them to the same examples."
-        )
+    expected = "the same: as many labels as inputs, and as many of each input"
+    require(len({*lengths}) == 1, expected, numbers_of_examples=lengths)
     if check and y is not None:
         y = check(_to_numpy(y, slice(None)))
     return y, lengths[0]
@@ -271,12 +269,9 @@ class Objective:
         first = self._graph.outputs[0]
         leading = {first} | reads(calls_before(first, self._graph.calls))
         aside = [block.name for block in blocks if block.y not in leading]
-        if aside:
-            raise ValueError(
-                f"Expected blocks that lead to the first output, {self._name!r}, whose loss and "
-                f"divergence are measured. Received: {aside}. Name other `blocks`, or measure "
-                f"keras.Model(model.inputs, output) with another output."
-            )
+        expected = f"some that lead to the first output, {self._name!r}, whose loss is measured. "
+        expected += "Name others, or measure keras.Model(model.inputs, another output)"
+        require(not aside, expected, blocks=aside)
 
     def apply(self, call: Call, *args: Any, **kwargs: Any) -> Any:
         """Call a layer in inference mode, the last one without its softmax or sigmoid."""
@@ -326,11 +321,8 @@ class Objective:
         if not at_logits and self._activation is not None:
             logits = getattr(ops, self._activation)(logits)
         losses = function(labels, logits)
-        if not len(losses.shape):
-            raise ValueError(
-                f"Expected a loss with a value for each example. Received: {_kind(loss).__name__}, "
-                f"which returns one for the batch. Give another `loss`."
-            )
+        expected = "one with a value for each example, and not one for the batch"
+        require(len(losses.shape), expected, loss=_kind(loss))
         return ops.expand_dims(losses, -1) if self._labels > 1 and not by_label else losses
 
     def weights(self, labels: Tensor | Labels | None, logits: Tensor) -> Tensor | None:
@@ -355,14 +347,10 @@ class Objective:
 
         Raise ValueError if the network does not classify.
         """
-        if not self.classifies(labels):
-            raise ValueError(
-                f"Expected a classifier, whose outputs are a distribution over classes: after a "
-                f"softmax or sigmoid, with a cross-entropy as loss, or with labels that are class "
-                f"indices. Received: linear outputs of shape {self._shape}. Give the loss, such as "
-                f"keras.losses.SparseCategoricalCrossentropy(from_logits=True), or compile the "
-                f"model with it."
-            )
+        expected = "a distribution over classes: after a softmax or sigmoid, with class indices as "
+        expected += "labels, or a cross-entropy as loss. Give the loss, or compile the model with "
+        expected += "it, such as keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+        require(self.classifies(labels), expected, linear_outputs=self._shape)
         if self._binary:
             pair = ops.log_sigmoid(ops.stack([-logits, logits], axis=-1))
             return pair if self._labels > 1 else ops.squeeze(pair, axis=-2)
@@ -433,17 +421,16 @@ class Objective:
         """Return the first output's labels, ones that the loss is defined for.
 
         Raises:
-            ValueError: if a label of a cross-entropy is out of range or NaN, the loss is not
-                known, all positions of an example are left out, or the first output has no labels.
+            ValueError: if a label of a cross-entropy is out of range or NaN, the loss is not known
+                or takes labels of another shape, all positions of an example are left out, or the
+                first output has no labels.
         """
         given = labels if isinstance(labels, Labels) else (labels, None)
         labels, weights = map(self._of_first, given)
-        if not hasattr(labels, "shape") or labels.dtype.kind in "OSU":  # objects and texts
-            raise ValueError(
-                f"Expected labels of the first output, {self._name!r} of shape {self._shape}: one "
-                f"array of numbers, or a list or dictionary with those of all outputs. Received: "
-                f"{labels!r:.60}. Encode names of classes as whole numbers."
-            )
+        valid = hasattr(labels, "shape") and labels.dtype.kind not in "OSU"  # objects and texts
+        expected = f"those of the first output, {self._name!r} of shape {self._shape}: an array of "
+        expected += "numbers (encode names of classes), or a list or dictionary for all outputs"
+        require(valid, expected, labels=labels)
         if np.ndim(weights) == len(self._shape) and weights.shape[-1] == 1:
             weights = weights[..., 0]  # as `fit` does
         positions = np.prod(np.shape(weights)[1:]) if len(self._shape) > 2 else 1
@@ -454,36 +441,32 @@ class Objective:
         if checked is not labels:
             weights = weights.reshape(*weights.shape, *[1] * (labels.ndim - weights.ndim))
             counts = counts & (weights != 0)
-        if counts.size and not counts.reshape(len(labels), -1).any(axis=1).all():
-            raise ValueError(
-                f"Expected a position that counts in every example. Received: examples whose "
-                f"labels are all {ignored} or whose sample weights are all 0. Leave them out."
-            )
+        empty = counts.size and not counts.reshape(len(labels), -1).any(axis=1).all()
+        expected = "such that a position of each example counts. Leave out examples whose labels "
+        expected += f"are all {ignored} or whose sample weights are all 0"
+        require(not empty, expected, labels=labels.shape)
         kind = _kind(loss)
-        if kind not in SPARSE + ONE_HOT + BINARY:
+        of_keras = getattr(kind, "__module__", "").startswith("keras.src.losses")
+        if not of_keras or kind in OTHER_SHAPES:
             return checked
         size = 1 if kind in SPARSE else self._shape[-1]
-        missing = len(self._shape) - labels.ndim  # the last axis may be, if its size is 1
-        if missing not in (0, 1) or (1 if missing else labels.shape[-1]) != size:
-            raise ValueError(
-                f"Expected labels as {kind.__name__} takes them, for outputs {self._shape}. "
-                f"Received: labels of shape {labels.shape}. For class indices give "
-                f"loss='sparse_categorical_crossentropy', for one-hot labels "
-                f"'categorical_crossentropy', for those of several sigmoids 'binary_crossentropy'."
-            )
+        shape = labels.shape if labels.ndim == len(self._shape) else (*labels.shape, 1)
+        expected = f"of the shape that {kind.__name__} takes for outputs {self._shape}. For class "
+        expected += "indices give loss='sparse_categorical_crossentropy', for one-hot labels "
+        expected += "'categorical_crossentropy', for several sigmoids 'binary_crossentropy'"
+        require(fits(shape[1:], (*self._shape[1:-1], size)), expected, labels=labels.shape)
         if kind in SPARSE:
             labels = labels[counts]
             largest = self._shape[-1] - 1
-            fits = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
-            expected = f"labels that are whole numbers from 0 to {largest}, one for each output"
+            valid = (labels >= 0) & (labels <= largest) & (labels % 1 == 0)
+            expected = f"whole numbers from 0 to {largest}, one for each output"
+        elif kind in ONE_HOT + BINARY:
+            valid = (labels >= 0) & (labels <= 1)
+            expected = "from 0 to 1"
         else:
-            fits = (labels >= 0) & (labels <= 1)
-            expected = "labels from 0 to 1"
-        if not fits.all():
-            raise ValueError(
-                f"Expected {expected} of the network. Received: {labels[~fits].ravel()[:5]}. "
-                f"Correct the labels, or name another loss."
-            )
+            return checked
+        received = labels[~valid].ravel()[:5]
+        require(valid.all(), f"{expected}, or the loss another one", labels=received)
         return checked
 
     def _is_index(self, shape):

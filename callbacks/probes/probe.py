@@ -119,11 +119,9 @@ class Probe:
         for block, members in sums.items():
             totals = self.sums.setdefault(block, {})
             for key, value in members.items():
-                if np.shape(totals.get(key, value)) != np.shape(value):
-                    raise ValueError(
-                        f"Expected examples of one shape. Received: {self.name} of the shapes "
-                        f"{np.shape(totals[key])} and {np.shape(value)}. Pad or sort the examples."
-                    )
+                shapes = {np.shape(value), np.shape(totals.get(key, value))}
+                expected = f"of one shape, for {self.name}. Pad or sort the examples"
+                require(len(shapes) == 1, expected, examples=shapes)
                 totals[key] = totals.get(key, 0.0) + np.asarray(value, "float64")
 
     def result(self) -> dict[str | None, dict[str, Any]]:
@@ -243,8 +241,7 @@ class Table:
     def array(self, probe: str) -> np.ndarray:
         """Return a probe's values by unit, of shape `(blocks, units)`, NaN where there is none."""
         cells = [r for r in self.of_probe(probe) if r.unit is not None]
-        if not cells:
-            raise ValueError(f"Probe {probe!r} has one number a block; use `values`.")
+        require(cells, "one with several numbers a block. Of others use `values`", probe=probe)
         blocks = [*dict.fromkeys(row.block for row in cells)]
         array = np.full((len(blocks), 1 + max(row.unit or 0 for row in cells)), np.nan)
         for row in cells:
@@ -271,6 +268,11 @@ class Table:
             Row._make(kind(cell) if cell else None for kind, cell in zip(types, line, strict=True))
             for line in lines
         )
+
+
+def titled(model: Any, count: int) -> str:
+    """Return the title of a table: the name of a model and its number of examples."""
+    return f"{model.name} on {count} example{'s' * (count != 1)}"
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:

@@ -35,7 +35,7 @@ from zoo.callbacks.probes.objective import (
     to_arrays,
     zero_masked_by_keras,
 )
-from zoo.callbacks.probes.probe import Row, Table
+from zoo.callbacks.probes.probe import Row, Table, titled
 from zoo.callbacks.training import PassProgress
 from zoo.checks import as_integers, check_choice, check_integers, check_numbers, generator, require
 from zoo.graph.blocks import Grain, Network, whole_network
@@ -107,11 +107,9 @@ class Trials:
                 for name, value in to_arrays(scores, mask).items():
                     sums.setdefault(name, np.zeros(len(plans)))[numbers] += value
             self.count += examples
-        if self.chain.graph.masked and np.isnan(sums.get("kl", [0.0])[0]):
-            raise ValueError(
-                "Expected finite outputs at a position of each example that a mask does not hide. "
-                "Received: NaN without a modification. Leave out examples of padding alone."
-            )
+        hidden = self.chain.graph.masked and np.isnan(sums.get("kl", [0.0])[0])
+        expected = "finite without a modification, at a position of each example that no mask hides"
+        require(not hidden, f"{expected}. Leave out examples of padding alone", outputs=np.nan)
         return {name: sums[name] / self.count for name in MEASURES if name in sums}
 
     def _outputs(self, plans, start):
@@ -177,7 +175,7 @@ class Trials:
             for metric, column in numbers.items()
             for label, value in zip([(None, None, None), *labels], column, strict=True)
         ]
-        return Table(rows, self.notes(numbers), f"{self.model.name} on {self.count} examples")
+        return Table(rows, self.notes(numbers), titled(self.model, self.count))
 
     def notes(self, numbers: dict[str, np.ndarray]) -> list[str]:
         """Return a sentence if no plan changes the outputs by more than rounding may."""
@@ -223,7 +221,7 @@ def lesions(
 def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
     model: keras.Model,
     data: Any,
-    swaps: Sequence[int] = (1, 2, 4, 8),
+    swaps: int | Sequence[int] = (1, 2, 4, 8),
     repeats: int = 5,
     seed: int = 0,
     **options: Any,
@@ -353,13 +351,9 @@ def depth_plan(
             measured = trials.run(plans, data)
         known = [f"lesion_{name}" for name in measured]
         score = score or next(name for name in SCORES if name in known)
-        if score not in known:
-            raise ValueError(
-                f"Expected a score that is defined for these outputs and data. Received: "
-                f"{score!r}, where lesions have {known}: 'lesion_loss' needs labels, "
-                f"'lesion_variation' and 'lesion_kl' need outputs that are a distribution, and "
-                f"others have 'lesion_change'."
-            )
+        expected = f"one of {known}: 'lesion_loss' needs labels, 'lesion_variation' and "
+        expected += "'lesion_kl' outputs that are a distribution; others have 'lesion_change'"
+        require(score in known, expected, score=score)
         scores = measured[score.removeprefix("lesion_")][1:]  # without the intact network's
         if np.isnan(scores).all():
             raise ValueError(
@@ -376,7 +370,7 @@ def depth_plan(
 def loops(  # noqa: PLR0913 (choices of the run, by keyword)
     model: keras.Model,
     data: Any,
-    times: Sequence[int] = range(1, 25),
+    times: int | Sequence[int] = range(1, 25),
     first: str | None = None,
     last: str | None = None,
     scale: float = 1.0,
@@ -447,4 +441,4 @@ def loops(  # noqa: PLR0913 (choices of the run, by keyword)
         Row(f"loop_{name}", region.name, region.stage, number, None, float(mean))
         for (name, number), mean in means.items()
     ]
-    return Table(rows, title=f"{model.name} on {count} examples")
+    return Table(rows, title=titled(model, count))

@@ -41,16 +41,13 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 def main(words=None):
     """Run a command line."""
-    parser = argparse.ArgumentParser(
-        "python recipes/benchmarks", description=__doc__, formatter_class=HelpFormatter
-    )
+    shown = {"formatter_class": HelpFormatter}
+    parser = argparse.ArgumentParser("python recipes/benchmarks", description=__doc__, **shown)
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name in NAMES:
         module = importlib.import_module(f"zoo.recipes.benchmarks.{name}")
         summary = module.__doc__.splitlines()[0]
-        command = commands.add_parser(
-            name, description=module.__doc__, help=summary, formatter_class=HelpFormatter
-        )
+        command = commands.add_parser(name, description=module.__doc__, help=summary, **shown)
         command.set_defaults(module=module)
         command.add_argument("--rounds", type=int, default=5, help="Measurements of each.")
         command.add_argument("--results", help="Append the results to this JSON-lines file.")

@@ -52,16 +52,12 @@ class CharLM(nn.Module):
         self.lstm = nn.LSTM(features, units, num_layers=2, dropout=0.5, batch_first=True)
         self.dropout = nn.Dropout(0.5)
         self.logits = nn.Linear(units, num_words)
-        self.initialize()
-
-    @torch.no_grad()
-    def initialize(self):
-        """Set weights to U(-0.05, 0.05), minus 2 for the gates' biases, and 0 for the pad."""
-        for weight in self.parameters():
-            weight.uniform_(-0.05, 0.05)
-        for highway in self.highways:
-            highway.gate.bias -= 2
-        self.embedding.weight[0] = 0
+        with torch.no_grad():
+            for weight in self.parameters():
+                weight.uniform_(-0.05, 0.05)
+            for highway in self.highways:
+                highway.gate.bias -= 2
+            self.embedding.weight[0] = 0  # the pad
 
     def forward(self, characters, state=None):
         """Return the logits and the next state."""
@@ -251,9 +247,7 @@ class TextPeer(Peer):
         """Return the negative log-likelihood, summed over a batch's tokens, and the next state."""
         with self.autocast:
             logits, state = self.model(self.table[words], state)
-            loss = functional.cross_entropy(
-                logits.flatten(0, 1), targets.flatten(), reduction="sum"
-            )
+            loss = functional.cross_entropy(logits.flatten(0, 1), targets.ravel(), reduction="sum")
         return loss, state
 
     def tensors(self, x, y):

@@ -25,7 +25,7 @@ class Characters:
         return float(-np.log(counts / counts.sum())[self.test].mean())
 
 
-def load_characters(run: Run, limit: int | None) -> Characters:
+def load_text(run: Run, limit: int | None) -> Characters:
     """Return the characters of the corpus that a run's options name, or of Penn Treebank."""
     corpus = text.load(run.options.data_dir)
     run.data.append(f"characters of {corpus.name}")

@@ -23,10 +23,9 @@ from zoo.datasets.download import DownloadError
 from zoo.recipes.experiment import catalog, pages, provenance, store
 from zoo.recipes.experiment.definitions import Experiment, Settings, difference, value_text
 from zoo.recipes.experiment.networks import DivergenceError
-from zoo.recipes.experiment.run import Options, Run, digest
+from zoo.recipes.experiment.run import ANEW, Options, Run, digest
 
 UNUSABLE = 2  # exit status of an invalid command line
-ANEW = "anew"  # file of a run with --noresume that has not ended: an earlier result does not count
 HELP = {"--help", "-h", "--helpfull"}
 FAILURES = ValueError, OSError, DownloadError, DivergenceError, ImportError  # without traceback
 
@@ -151,7 +150,12 @@ class Plan:
             else:
                 measured.append(self._measure(seed, folder))
         figures = folders[0] if len(folders) == 1 else folders[0].parent
-        pages.draw(self.experiment, measured, figures)
+        try:
+            pages.draw(self.experiment, measured, figures)
+        except KeyError as error:
+            expected = f"Expected what {self.experiment.name} measures in {figures}"
+            text = f"{expected}. Received: files without {error}. --noresume measures again."
+            raise ValueError(text) from error
         if self.options.keep:
             pages.keep(self.experiment, self.scale, folders)
         print(f"{self.experiment.name}: measurements, tables and figures in {figures}")
@@ -159,8 +163,6 @@ class Plan:
 
     def _measure(self, seed, folder):
         run = Run(folder, seed, self.options)
-        if not self.options.resume:
-            (folder / ANEW).touch()
         name = self.experiment.name
         print(f"{name}, {self.scale}, seed {seed}", flush=True)
         start = time.perf_counter()
@@ -169,7 +171,7 @@ class Plan:
         except FAILURES:
             begun = self.options.resume or run.networks or (folder / "parts").exists()
             if not begun:  # nothing was measured anew
-                (folder / ANEW).unlink()
+                run.anew.unlink()
             raise
         seconds = time.perf_counter() - start + sum(part["seconds"] for part in run.found)
         paper = self.experiment.scales["full"]
@@ -187,7 +189,7 @@ class Plan:
             "seconds": round(seconds, 1),
         }
         store.save(folder, measured, facts)
-        (folder / ANEW).unlink(missing_ok=True)
+        run.anew.unlink(missing_ok=True)
         return store.load(folder)[0]
 
 

@@ -1,11 +1,8 @@
 """Tables and figures of runs, results on record, and the pages of docs that show them."""
 
 import collections
-import csv
-import dataclasses
 import functools
 import html
-import io
 import itertools
 import json
 import math
@@ -14,7 +11,7 @@ import re
 import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -54,18 +51,9 @@ def draw(
         if isinstance(shown, Figure):
             plots.save(shown, folder / f"{artifact.name}.png")
         elif shown := [*(shown or ())]:
-            _write_text(folder / f"{artifact.name}.csv", csv_text(shown))
+            _write_text(folder / f"{artifact.name}.csv", store.csv_text(shown))
         made[artifact] = shown
     return made
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows with the same keys as the text of a CSV file."""
-    table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-    return table.getvalue()
 
 
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
@@ -138,7 +126,8 @@ def evaluate(
     values = [float(claim.value(*one)) for one in measured]
     controls = [float(claim.control.value(*one)) for one in measured]
     scale = facts[0]["scale"]
-    origin = {key: _distinct(facts, key) for key in ("commit", "backend", "hardware", "data")}
+    keys = ("commit", "backend", "hardware", "data")
+    origin = {key: _distinct(one[key] for one in facts) for key in keys}
     return {
         "claim": claim.name,
         "paper": f"{catalog.TITLES[experiment.paper]}, {claim.section}",
@@ -155,9 +144,9 @@ def evaluate(
     }
 
 
-def _distinct(facts, key):
-    """Return the different parts of a fact of several runs, separated by commas, in their order."""
-    return ", ".join(dict.fromkeys(", ".join(one[key] for one in facts).split(", ")))
+def _distinct(texts, separator=", "):
+    """Return the different parts of texts, which a separator divides, in their order."""
+    return separator.join(dict.fromkeys(separator.join(texts).split(separator)))
 
 
 def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +165,7 @@ def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
         **row,
         **_decision(claim, values, controls),
         "seeds": [*pairs],
-        **{key: _joined(known[key], row[key]) for key in ("command", "commit", "hardware")},
+        **{k: _distinct((known[k], row[k]), THEN) for k in ("command", "commit", "hardware")},
         "seconds": round(known["seconds"] * kept / len(known["seeds"]) + row["seconds"], 1),
     }
 
@@ -185,11 +174,6 @@ def _by_seed(row):
     """Return the values of a claim's record and of its control, by seed."""
     pairs = zip(row["values"], row["control"]["values"], strict=True)
     return dict(zip(row["seeds"], pairs, strict=True))
-
-
-def _joined(*texts):
-    """Return different texts in one, in their order."""
-    return THEN.join(dict.fromkeys(part for text in texts for part in text.split(THEN)))
 
 
 def _decision(claim, values, controls):
@@ -214,18 +198,13 @@ def _numbers(claim, values):
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Decided:
-    """A claim, and its records of claims.json by today's criterion, the largest scale last."""
+class Decided(NamedTuple):
+    """A claim, its records by today's criterion, the largest scale last, and its verdict there."""
 
     experiment: Experiment
     claim: Claim
     rows: Sequence[Mapping[str, Any]]
-
-    @property
-    def verdict(self) -> str:
-        """The verdict that counts, "not measured" without a line."""
-        return self.rows[-1]["verdict"] if self.rows else "not measured"
+    verdict: str
 
 
 def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
@@ -240,7 +219,8 @@ def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
         }
         if own or not _is_ours(experiment):
             ordered = [own[scale] for scale in experiment.scales if scale in own]
-            found.append(Decided(experiment, claim, ordered))
+            verdict = ordered[-1]["verdict"] if ordered else "not measured"
+            found.append(Decided(experiment, claim, ordered, verdict))
     return found
 
 
@@ -268,12 +248,12 @@ def report() -> None:
     check_checkout()
     rows = load_claims()
     claims = decided(rows)
-    largest = [dataclasses.replace(one, rows=one.rows[-1:]) for one in claims]
+    largest = [one._replace(rows=one.rows[-1:]) for one in claims]
     settled = claims_table(largest, lambda one: one.verdict not in ("undecided", "not measured"))
     write_generated(ROOT / "README.md", f"{summary(claims)}\n\n{settled}")
     write_generated(DOCS / "claims.md", claims_page(rows))
     write_generated(DOCS / "weights.md", weights_page())
-    _write_text(RESULTS / "weights.csv", csv_text(weights_rows()))
+    _write_text(RESULTS / "weights.csv", store.csv_text(weights_rows()))
     parts = collections.defaultdict(list)
     for experiment in catalog.load_all():
         for scale in experiment.scales:
@@ -402,7 +382,8 @@ def _costs():
             if facts:
                 minutes = [one["seconds"] / 60 for one in facts]
                 ends = dict.fromkeys(f"{limit(minutes):.0f}" for limit in (min, max))
-                shared = {key: _distinct(facts, key) for key in ("data", "backend", "hardware")}
+                keys = ("data", "backend", "hardware")
+                shared = {key: _distinct(one[key] for one in facts) for key in keys}
                 about = {"experiment": f"{experiment.name}, {scale}", "seeds": len(facts)}
                 rows.append({**about, "minutes a seed": " to ".join(ends), **shared})
     return markdown_table(rows)
@@ -430,9 +411,21 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
                 parts += ["", f"![{alt}](../recipes/results/{row['figure']}.png)"]
         parts += ["", "</details>", ""]
     today = {_key(row) for one in claims for row in one.rows}
-    earlier = [row for row in rows if _key(row) not in today]
+    earlier = [
+        {
+            "claim": row["claim"],
+            "criterion": row["criterion"],
+            "verdict then": row["verdict"] + ", without a control" * ("control" not in row),
+            "measured": measured_text(row),
+            "seeds": ",".join(map(str, row["seeds"])),
+            "changed": row.get("changed", ""),
+            "commit": row["commit"],
+        }
+        for row in rows
+        if _key(row) not in today
+    ]
     if earlier:
-        parts += ["## Earlier measurements", "", *markdown_table([*map(_earlier, earlier)])]
+        parts += ["## Earlier measurements", "", *markdown_table(earlier)]
     return "\n".join(parts)
 
 
@@ -459,18 +452,6 @@ def _facts(one, row):
 def _deviations(experiment, deviations):
     text = f"Deviations from the paper: {'; '.join(deviations) or 'none'}."
     return text.replace("the paper", "the scale full") if _is_ours(experiment) else text
-
-
-def _earlier(row):
-    return {
-        "claim": row["claim"],
-        "criterion": row["criterion"],
-        "verdict then": row["verdict"] + ", without a control" * ("control" not in row),
-        "measured": measured_text(row),
-        "seeds": ",".join(map(str, row["seeds"])),
-        "changed": row.get("changed", ""),
-        "commit": row["commit"],
-    }
 
 
 def weights_page() -> str:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from zoo.io import replace
+from zoo.recipes.experiment import store
 
 Row = Mapping[str, Any]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe, Ito
@@ -189,9 +190,7 @@ def learning_curve(
 
     With the metric is drawn `val_METRIC`, if it is there. An accuracy's axis is linear.
     """
-    epochs = enumerate(zip(*history.values(), strict=True), 1)
-    table = [["epoch", *history], *([epoch, *values] for epoch, values in epochs)]
-    text = "".join(",".join(map(str, line)) + "\n" for line in table)
+    text = store.csv_text(numbered("epoch", history)).replace("\r\n", "\n")
     replace(folder / "metrics.csv", lambda temporary: temporary.write_text(text, "utf-8"))
     rows = numbered("epoch", {metric: history.get(metric, ())}, of="training")
     rows += numbered("epoch", {metric: history.get(f"val_{metric}", ())}, of="validation")
@@ -228,9 +227,7 @@ def over_seeds(name: str, values: Sequence[float]) -> dict[str, Any]:
     return {name: float(f"{np.mean(values):.6g}"), "deviation": deviation}
 
 
-def maps(
-    seeds: Sequence[Mapping[str, Any]], panels: Mapping[str, tuple[str, float | None, str]]
-) -> Figure:
+def maps(seeds: Sequence[Row], panels: Mapping[str, tuple[str, float | None, str]]) -> Figure:
     """Draw arrays of layers (down) by units (across) side by side, of the first seed.
 
     `panels` has by title: the array's key; the value in the middle of the colors, blue below and

@@ -25,6 +25,7 @@ from zoo.recipes.experiment.definitions import ImageSelection, ImageSettings, Se
 from zoo.recipes.experiment.networks import TRAINED, ImageData, Network, checksum, drawn
 
 DATA = "data.json"  # checksums of the images with which a run was begun
+ANEW = "anew"  # of a run with --noresume that has not ended: names of the networks that it began
 STRATEGIES = ("auto", "one", "mirrored", "tpu", "data_parallel")
 
 
@@ -76,9 +77,11 @@ class Run:
             print(f"{self.devices.num_replicas} replicas: {self.devices.name}", flush=True)
         self.folder = pathlib.Path(folder)
         open_run(self.folder, {"seed": seed})
+        self.anew = self.folder / ANEW
         if not self.options.resume:
             shutil.rmtree(self.folder / "parts", ignore_errors=True)
             (self.folder / DATA).unlink(missing_ok=True)
+            self.anew.write_text("", "utf-8")
 
     def split(self, batch: int) -> distribute.Strategy:
         """Return the devices, or one where `auto` found several that cannot split a batch."""
@@ -102,7 +105,7 @@ class Run:
         seconds are those of the process that ended it. With `anew` it is measured in any case.
         """
         folder = (folder or self.folder) / "parts" / name
-        if not anew and self.options.resume and (folder / store.MEASURED).exists():
+        if not anew and (folder / store.MEASURED).exists():
             measured, added = store.load(folder, store.PART)
             self.deviations += added["deviations"]
             self.data += added["data"]
@@ -136,7 +139,14 @@ class Run:
                 an earlier process began the run.
         """
         loaded = sources.load(settings.data, self.options.data_dir)
-        self._check_data(settings.data, checksum(loaded))
+        path = self.folder / DATA
+        own = checksum(loaded)
+        known = store.read_json(path, {})
+        begun = known.setdefault(settings.data, own)
+        expected = f"that of the images {settings.data!r} with which the run in {self.folder} was "
+        expected += "begun; choose other --runs, or --noresume"
+        require(begun == own, expected, data_dir=self.options.data_dir)
+        replace(path, lambda place: place.write_text(json.dumps(known), "utf-8"))
         if loaded.notice:
             self.deviations.append(f"{loaded.name}: {loaded.notice}")
         chosen = drawn(len(loaded.x_train), settings.train_examples, self.seed)
@@ -152,14 +162,6 @@ class Run:
         require(settings.batch <= count, expected, batch=settings.batch)
         self.data.append(loaded.name)
         return loaded
-
-    def _check_data(self, name, found):
-        path = self.folder / DATA
-        known = store.read_json(path, {})
-        expected = f"that of the images {name!r} with which the run in {self.folder} was begun; "
-        expected += "choose other --runs, or --noresume"
-        require(known.get(name, found) == found, expected, data_dir=self.options.data_dir)
-        replace(path, lambda place: place.write_text(json.dumps({**known, name: found}), "utf-8"))
 
     def images(
         self,
@@ -222,29 +224,26 @@ class Run:
             metrics = ["accuracy", *metrics]
             model.compile(chosen, "sparse_categorical_crossentropy", metrics=metrics)
         config = keras.optimizers.serialize(chosen)["config"]
-        whole = {
-            **data.identity,
-            "model": name,
-            "epochs": settings.epochs,
-            "precision": settings.precision,
-            "batch": settings.batch,
-            "optimizer": {**config, "name": type(chosen).__name__},
-            **identity,
-        }
+        whole = {key: getattr(settings, key) for key in ("epochs", "precision", "batch")}
+        whole |= {"model": name, "optimizer": {**config, "name": type(chosen).__name__}}
+        whole |= {**data.identity, **identity}
         folder, resume = self.open_network(name, data.images.name, whole)
         return Network(name, model, data, settings.epochs, settings.batch, folder, resume, devices)
 
-    def open_network(
-        self, name: str, data: str, identity: Mapping[str, Any]
-    ) -> tuple[pathlib.Path, Resume]:
-        """Return the folder of a network with this identity, and its checkpoint's `Resume`."""
+    def open_network(self, name: str, data: str, identity: Mapping) -> tuple[pathlib.Path, Resume]:
+        """Return the folder of a network with this identity, and its checkpoint's `Resume`.
+
+        A run anew, also one that an earlier process began, deletes what it did not train itself.
+        """
         data = re.sub("[^a-z0-9]+", "-", data.lower()).strip("-")
         identity = {**identity, "seed": self.seed, "backend": keras.config.backend()}
         name = f"{name}-{data}-{self.seed}-{digest(identity)}"
         folder = pathlib.Path(self.options.runs, "networks", name)
-        resume = open_run(folder, identity, from_scratch=not self.options.resume)
-        if not self.options.resume:
+        begun = self.anew.read_text("utf-8").split() if self.anew.exists() else [name]
+        resume = open_run(folder, identity, from_scratch=name not in begun)
+        if name not in begun:
             shutil.rmtree(folder / "parts", ignore_errors=True)
+            self.anew.write_text("\n".join([*begun, name]), "utf-8")
         self.networks.append(folder)
         return folder, resume
 

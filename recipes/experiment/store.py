@@ -1,9 +1,11 @@
 """Measurements as files: arrays in one .npz file, all else in one .json file beside it."""
 
+import csv
+import io
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,7 @@ def save(folder: pathlib.Path, measured: Mapping[str, Any], facts: Mapping[str, 
     replace(folder / MEASURED, lambda temporary: temporary.write_text(text + "\n", "utf-8"))
 
 
-def load(
-    folder: pathlib.Path, kinds: Mapping[str, type] = RUN
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def load(folder: pathlib.Path, kinds: Mapping[str, type] = RUN) -> tuple[dict, dict]:
     """Return what `save` wrote: measured, facts; `kinds` are types of those that must be there."""
     path = folder / MEASURED
     try:
@@ -51,6 +51,15 @@ def load(
             f"({error}). Delete {folder} to repeat the run."
         ) from error
     return measured, facts
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as the text of a CSV file."""
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
 
 
 def read_json(path: pathlib.Path, kinds: Mapping[str, type]) -> dict[str, Any]:

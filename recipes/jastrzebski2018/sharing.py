@@ -28,7 +28,6 @@ import zoo
 from zoo import callbacks
 from zoo.applications.cifar_resnet import SHARE, UNSHARED
 from zoo.datasets import preprocessing
-from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import contrast
 from zoo.recipes.experiment.networks import DivergenceError
@@ -150,7 +149,7 @@ def before(model, data):
     norm = callbacks.ActivationNorm()
     initial = callbacks.run([norm], model, data, **options)
     options["progress"] = callbacks.PassProgress("before training", len(data[0]))
-    with batch_statistics(model, data[0][:BATCH]):
+    with callbacks.batch_statistics(model, data[0][:BATCH]):
         table = callbacks.run([norm, callbacks.GradientNorm()], model, data, **options)
     return {
         "initial averages": of_blocks(initial, norm.name),

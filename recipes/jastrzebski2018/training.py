@@ -66,9 +66,7 @@ class Paper(ImageSettings):
     depth: int = setting(110, "Number of layers, 6 n + 2; Table 1.")
     batch: int = setting(BATCH, "Images in a batch; the first author's later code.")
     epochs: int = setting(300, "Number of epochs; section 4.")
-    schedule: str = setting(
-        "cifar_resnet", "Learning rates; later: the later code's.", [*SCHEDULES]
-    )
+    schedule: str = setting("cifar_resnet", "Learning rates; later: later code's.", [*SCHEDULES])
     probe_examples: int | None = setting(None, "Images of each split to probe; none: all.")
     probe_every: int = setting(1, "Number of epochs between probings.")
 
@@ -114,9 +112,8 @@ def prepare_small(settings, run, name, stages, tested, variant="residual", share
     options = {"top": {"name": variant}, "variant": variant, "shared": shared, "momentum": MOMENTUM}
     build = functools.partial(preactivated, stages[0][0], stages, **options, **data.sizes)
     rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)
-    return run.network(
-        name, settings, data, build, lambda n: keras.optimizers.SGD(rate(n), 0.9), **identity
-    )
+    sgd = functools.partial(keras.optimizers.SGD, momentum=0.9)
+    return run.network(name, settings, data, build, lambda n: sgd(rate(n)), **identity)
 
 
 def train_miniature(network):

@@ -9,15 +9,11 @@ that at which the mean training loss of the last `WINDOW` updates is `MARGIN` ab
 is not finite; a network that never diverges has the last rate.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
 import keras
 import numpy as np
 
-from zoo.recipes import experiment
-from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
-from zoo.recipes.experiment.characters import load_characters, random_examples
+from zoo.recipes.experiment import Artifact, Experiment, main, plots, setting
+from zoo.recipes.experiment.characters import load_text, random_examples
 from zoo.recipes.league import rules
 
 NETWORKS = ("pre", "pre_again", "post", "keel")  # entries of `rules.ENTRIES`
@@ -41,23 +37,16 @@ SCALES = {
 }
 
 
-def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+def measure(settings, run):
     """Return the maximal rate and the mean losses of each network, by name."""
-    data = load_characters(run, None)
+    data = load_text(run, None)
     count = settings.updates * settings.batch
     examples = random_examples(data.train, settings.steps, count, run.seed)
-    return {
-        name: run.part(name, ramp, name, settings, run, data.count, examples) for name in NETWORKS
-    }
+    arguments = settings, run, data.count, examples
+    return {name: run.part(name, ramp, name, *arguments) for name in NETWORKS}
 
 
-def ramp(
-    name: str,
-    settings: Settings,
-    run: experiment.Run,
-    vocabulary: int,
-    examples: tuple[np.ndarray, np.ndarray],
-) -> dict[str, Any]:
+def ramp(name, settings, run, vocabulary, examples):
     """Train a network at growing rates until it diverges."""
     keras.utils.clear_session()
     run.start(settings)
@@ -82,18 +71,18 @@ def ramp(
     return {"rate": rate, "diverged": end is not None, "losses": losses}
 
 
-def means(sums: Sequence[float]) -> np.ndarray:
+def means(sums):
     """Return the mean loss of each `WINDOW` updates, from the sums of all up to each."""
     return (np.array(sums[WINDOW:]) - np.array(sums[:-WINDOW])) / WINDOW
 
 
-def diverges(losses: np.ndarray) -> int | None:
+def diverges(losses):
     """Return the index of the first loss that is `MARGIN` above an earlier one, or not finite."""
     is_above = ~(losses <= np.minimum.accumulate(losses) + MARGIN)  # NaN, too
     return int(np.argmax(is_above)) if is_above.any() else None
 
 
-def table(seeds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def table(seeds):
     """Yield a row a network: its maximal rate, and in how many seeds it diverged."""
     for name in NETWORKS:
         yield {
@@ -109,7 +98,7 @@ EARLIER = (
 )
 
 
-def claim(name: str, statement: str, entry: str, **fields: Any) -> Claim:
+def claim(name, statement, entry, **fields):
     """Return a claim on the ratio of a network's maximal rate to that of "pre"."""
     section = "arXiv:2601.19895, section 5.1"
     quantity = f"maximal rate of {entry} over that of pre, 64 sub-layers"

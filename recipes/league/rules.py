@@ -19,10 +19,7 @@ import dataclasses
 import functools
 import itertools
 import json
-import math
 import statistics
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -35,16 +32,10 @@ from zoo.checks import require
 from zoo.layers.rules import Streams
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting, store
-from zoo.recipes.experiment.characters import (
-    Characters,
-    check_test_text,
-    load_characters,
-    random_examples,
-    windows,
-)
+from zoo.recipes.experiment.characters import check_test_text, load_text, random_examples, windows
 from zoo.recipes.experiment.definitions import contrast, holm
 
-ENTRIES: dict[str, dict[str, Any]] = {  # arguments of `zoo.transformer_lm`
+ENTRIES = {  # arguments of `zoo.transformer_lm`
     "pre": {},
     "pre_again": {},  # with other initial values
     "pre_more": {},  # with more multiply-adds, see `MORE`
@@ -85,6 +76,7 @@ PROBES = {  # of `looked_into`, with the axes of their figure
 }
 VERDICTS = ("better", "worse", "equal", "not told apart")
 EQUAL = 0.01  # nats per character; ours
+PRE_AGAIN = "pre-LN with other initial values"  # a control
 
 
 class Sizes(experiment.Settings):
@@ -106,9 +98,7 @@ class Settings(Sizes):
         (1e-3, 2e-3, 4e-3, 8e-3, 16e-3), "Learning rates to try, in league/rates."
     )
     extensions: int = setting(4, "Doubled or halved rates to add while an end is best.", least=0)
-    rate: float | None = setting(
-        None, "Rate in league/rules; none: the best on record, by network."
-    )
+    rate: float | None = setting(None, "Rate in league/rules; none: best on record, by network.")
     match: str = setting("operations", "Cost that all networks of league/rules share.", MATCHES)
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 
@@ -138,9 +128,7 @@ SCALES = {
 }
 
 
-def network(
-    name: str, settings: Sizes, vocabulary: int, hidden: int | None = None, seed: int = 0
-) -> keras.Model:
+def network(name, settings, vocabulary, hidden=None, seed=0):
     """Return an entry's network; `hidden` is the feed-forward size, None: 4 times the width."""
     seed += 1_000_000 * (name == "pre_again")  # of its initial values; ours
     sizes = {key: getattr(settings, key) for key in ("steps", "width", "depth", "heads")}
@@ -148,7 +136,7 @@ def network(
 
 
 @functools.cache
-def hidden_size(name: str, settings: Sizes, vocabulary: int, match: str) -> int:
+def hidden_size(name, settings, vocabulary, match):
     """Return the feed-forward size with which an entry costs what it should, within half a unit.
 
     That is what "pre" costs, or `MORE` times as much, in "operations" or "parameters"; where
@@ -173,15 +161,7 @@ def hidden_size(name: str, settings: Sizes, vocabulary: int, match: str) -> int:
     return hidden
 
 
-def train(
-    name: str,
-    settings: Settings,
-    run: experiment.Run,
-    data: Characters,
-    rate: float,
-    match: str,
-    probed: bool = False,
-) -> dict[str, Any]:
+def train(name, settings, run, data, rate, match, probed=False):
     """Train one network; return losses in nats per character, what it cost, and `looked_into`."""
     keras.utils.clear_session()
     hidden = hidden_size(name, settings, data.count, match)  # draws numbers the first time
@@ -214,13 +194,7 @@ def train(
     }
 
 
-def fit(
-    model: keras.Model,
-    settings: Sizes,
-    schedule: keras.optimizers.schedules.LearningRateSchedule,
-    examples: tuple[np.ndarray, np.ndarray],
-    *further: keras.callbacks.Callback,
-) -> keras.callbacks.History:
+def fit(model, settings, schedule, examples, *further):
     """Train a network of the league, with its optimizer, on examples in their order."""
     optimizer = keras.optimizers.AdamW(
         schedule, weight_decay=0.1, beta_2=0.95, epsilon=1e-8, global_clipnorm=1.0
@@ -233,24 +207,22 @@ def fit(
     optimizer.exclude_from_weight_decay([*filter(does_not_decay, model.trainable_variables)])
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     shown = [callbacks.Progress(1, settings.updates), *further]
-    return zoo.fast(model).fit(
-        *examples, batch_size=settings.batch, shuffle=False, verbose=0, callbacks=shown
-    )
+    return zoo.fast(model).fit(*examples, settings.batch, shuffle=False, verbose=0, callbacks=shown)
 
 
-def scale_of(settings: Settings) -> str:
+def scale_of(settings):
     """Return the name of the scale with this number of updates."""
     return next((name for name, one in SCALES.items() if one.updates == settings.updates), "full")
 
 
-def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+def measure_rates(settings, run):
     """Train each network at each rate, and beyond; return what `train` does, by entry and rate.
 
     Other entries that are on record for this seed, of the same settings and backend, are returned,
     too.
     """
-    data = load_characters(run, settings.test_characters)
-    measured: dict[str, Any] = {}
+    data = load_text(run, settings.test_characters)
+    measured = {}
     for folder in pages.seeds_on_record(RATES, scale_of(settings)):
         known, facts = store.load(folder)
         same = json.loads(json.dumps(dataclasses.asdict(settings) | {"entries": None}))
@@ -261,7 +233,7 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
         if name in SAME_RATE:
             continue
         rates = [*settings.rates]
-        found: dict[float, dict[str, Any]] = {}
+        found = {}
         while rates:
             for rate in rates:
                 arguments = name, settings, run, data, rate, "none"
@@ -272,7 +244,7 @@ def measure_rates(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     return measured
 
 
-def beyond(found: dict[float, dict[str, Any]]) -> list[float]:
+def beyond(found):
     """Return the rate to try next: beyond an edge if the best validation loss is there."""
     best = min(sorted(found), key=lambda rate: found[rate]["validation"])
     if best == min(found):
@@ -280,7 +252,7 @@ def beyond(found: dict[float, dict[str, Any]]) -> list[float]:
     return [best * 2] if best == max(found) else []
 
 
-def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+def measure(settings, run):
     """Train each network at its best rate; return what `train` does, by entry."""
     expected = "several with 'pre', which all others are compared with"
     require("pre" in settings.entries, expected, entries=settings.entries)
@@ -296,10 +268,10 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
         expected = f"given: the best rate of {name!r} is not on record, from two seeds. Or run "
         expected += f"league/rates in a checkout, --scale {scale} --seeds 100,101 --keep"
         require(rate is not None, expected, rate=rate)
-    data = load_characters(run, settings.test_characters)
+    data = load_text(run, settings.test_characters)
     for name in settings.entries:
         hidden_size(name, settings, data.count, settings.match)  # raises before any training
-    measured: dict[str, Any] = {}
+    measured = {}
     for name in settings.entries:
         arguments = name, settings, run, data, rates[tuned[name]], settings.match
         measured[name] = run.part(name, functools.partial(train, probed=True), *arguments)
@@ -308,7 +280,7 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
     return measured
 
 
-def looked_into(model: keras.Model, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def looked_into(model, x, y):
     """Return a number for each sub-layer by probe, and the gain of all mixings of streams.
 
     "influence" of a sub-layer on the readout; "kl" of the predictions without it; "gradient" at
@@ -320,7 +292,7 @@ def looked_into(model: keras.Model, x: np.ndarray, y: np.ndarray) -> dict[str, A
         Size(),
     ]
     table = callbacks.run(probes, model, (x, y), view="readout")
-    found: dict[str, Any] = {}
+    found = {}
     for probe in probes:
         found[probe.name] = [v for block, v in table.values(probe.name).items() if block]
     reads = callbacks.run([callbacks.BlockInfluence()], model, x, view="read")
@@ -335,12 +307,12 @@ class Size(callbacks.Probe):
 
     needs = ("h",)
 
-    def measure(self, block: Any, stage: Any) -> Any:
+    def measure(self, block, stage):
         """Return the mean norm of each example."""
         return block.average(ops.norm(ops.cast(block["h"], "float32"), axis=-1))
 
 
-def gain(model: keras.Model, x: np.ndarray) -> float:
+def gain(model, x):
     """Return the mean largest sum of a row or column of |the product of all mixings of streams|."""
     layers = [layer for layer in model.layers if isinstance(layer, zoo.SubLayer)]
     if not isinstance(layers[0].rule, Streams):
@@ -355,7 +327,7 @@ def gain(model: keras.Model, x: np.ndarray) -> float:
     return float(np.maximum(*sums).mean())
 
 
-def slope_at_start(name: str, data: Characters, seed: int) -> float:
+def slope_at_start(name, data, seed):
     """Return the slope of log2 of the gradient at the state over 64 sub-layers, before training."""
     steps = 32
     model = zoo.transformer_lm(data.count, steps, **DEEP, **ENTRIES[name], seed=seed)
@@ -365,7 +337,7 @@ def slope_at_start(name: str, data: Characters, seed: int) -> float:
     return float(np.polyfit(np.arange(len(norms)), np.log2(norms), 1)[0])
 
 
-def mean_losses(seeds: list[dict[str, Any]]) -> dict[str, dict[float, float]]:
+def mean_losses(seeds):
     """Return the mean validation loss over seeds, by entry and by rate that all seeds tried."""
     found = {}
     for name in seeds[0]:
@@ -375,7 +347,7 @@ def mean_losses(seeds: list[dict[str, Any]]) -> dict[str, dict[float, float]]:
     return found
 
 
-def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]:
+def best_rates(seeds, names):
     """Return the rate of the lowest mean validation loss of these entries, by name.
 
     There is none from a single seed, and of rates that not all seeds tried.
@@ -397,7 +369,7 @@ def best_rates(seeds: list[dict[str, Any]], names: set[str]) -> dict[str, float]
     return best
 
 
-def rates_table(seeds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def rates_table(seeds):
     """Yield a row an entry: the mean validation loss at each rate."""
     losses = mean_losses(seeds)
     rates = sorted({*itertools.chain(*losses.values())})
@@ -406,7 +378,7 @@ def rates_table(seeds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"entry": name, **cells}
 
 
-def loss_above(one: dict[str, Any], name: str, other: str = "pre") -> float:
+def loss_above(one, name, other="pre"):
     """Return the test loss of an entry minus that of another, nats per character."""
     return one[name]["test"] - one[other]["test"]
 
@@ -424,30 +396,28 @@ class Difference:
     p: float
 
     @property
-    def verdict(self) -> str:
+    def verdict(self):
         """The verdict: "better", "worse", "equal" within `EQUAL`, or "not told apart"."""
         if self.p < 0.05:  # noqa: PLR2004 (the level)
             return "better" if self.mean < 0 else "worse"
         return "equal" if abs(self.mean) + self.half <= EQUAL else "not told apart"
 
 
-def differences(seeds: list[dict[str, Any]]) -> dict[str, Difference]:
+def differences(seeds):
     """Return the difference of each entry from "pre", the best first."""
-    values = {name: [loss_above(one, name) for one in seeds] for name in seeds[0] if name != "pre"}
-    halves = dict.fromkeys(values, math.inf)
-    p_values = dict.fromkeys(values, 1.0)
+    names = [name for name in seeds[0] if name != "pre"]
+    above = [[loss_above(one, name) for one in seeds] for name in names]
+    values = np.reshape(above, (len(names), len(seeds)))  # also where there is no name
+    halves = np.full(len(names), np.inf)
+    p_values = np.ones(len(names))
     if len(seeds) > 1:
-        quantile = stats.t.ppf(0.975, len(seeds) - 1)
-        halves = {name: float(stats.sem(one) * quantile) for name, one in values.items()}
-        p_values = {name: float(stats.ttest_1samp(one, 0).pvalue) for name, one in values.items()}
-    corrected = zip(values, holm([*p_values.values()]), strict=True)
-    found = {
-        name: Difference(statistics.fmean(values[name]), halves[name], p) for name, p in corrected
-    }
-    return dict(sorted(found.items(), key=lambda pair: pair[1].mean))
+        halves = stats.sem(values, axis=1) * stats.t.ppf(0.975, len(seeds) - 1)
+        p_values = stats.ttest_1samp(values, 0, axis=1).pvalue
+    found = map(Difference, values.mean(axis=1), halves, holm(p_values))
+    return dict(sorted(zip(names, found, strict=True), key=lambda pair: pair[1].mean))
 
 
-def table(seeds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def table(seeds):
     """Yield a row an entry: costs, test loss, and its difference from that of "pre"."""
     found = differences(seeds)
     for name in ("pre", *found):
@@ -464,7 +434,7 @@ def table(seeds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         }
 
 
-def ranking(seeds: list[dict[str, Any]]) -> Any:
+def ranking(seeds):
     """Draw each entry's test loss above that of "pre", with the interval over seeds."""
     found = differences(seeds)
     figure, axis = plots.new(6.0, 0.6 + 0.2 * len(found))
@@ -484,7 +454,7 @@ def ranking(seeds: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def by_depth(seeds: list[dict[str, Any]]) -> Any:
+def by_depth(seeds):
     """Draw what probes see in each sub-layer of the entries in `DRAWN`."""
 
     def rows_of(one):
@@ -498,40 +468,29 @@ def by_depth(seeds: list[dict[str, Any]]) -> Any:
     return plots.lines(rows, x="sub-layer", y=[*PROBES], by="entry", labels=PROBES, log=[*PROBES])
 
 
-def over(other: str, number: Callable[[dict[str, Any]], float]) -> Callable[..., float]:
+def over(other, number):
     """Return a claim's value: a number of an entry's measurements over that of another entry."""
     return lambda one, name: number(one[name]) / number(one[other])
 
 
-def late(values: list[float]) -> float:
+def late(values):
     """Return the mean over the last third of the sub-layers."""
     return statistics.fmean(values[-(len(values) // 3) :])
 
 
-def claim(
-    name: str,
-    section: str,
-    statement: str,
-    quantity: str,
-    value: Callable[[dict[str, Any], str], float],
-    entry: str,
-    control: str = "pre_again",
-    **fields: Any,
-) -> Claim:
+def claim(name, section, statement, quantity, value, entry, control="pre_again", **fields):
     """Return a claim on an entry's value; its control is that of another entry."""
     return Claim(
         name=name,
         section=section,
         statement=statement,
         quantity=quantity,
-        **contrast(value, entry, control, CONTROLS.get(control, control)),
+        **contrast(value, entry, control, PRE_AGAIN if control == "pre_again" else control),
         **{"figure": "ranking", **fields},
     )
 
 
-def loss_claim(
-    name: str, section: str, statement: str, entry: str, other: str = "pre", **limits: Any
-) -> Claim:
+def loss_claim(name, section, statement, entry, other="pre", **limits):
     """Return a claim on the difference of two test losses; that of the control is from "pre"."""
     quantity = f"test loss of {entry} minus that of {other}, nats per character"
     made = claim(name, section, statement, quantity, loss_above, entry, **limits)
@@ -542,7 +501,6 @@ LOGARITHMS = (
     "in the first runs of mhc exponentials of Sinkhorn's algorithm vanished and seed 4 was lost, "
     "by a defect of this code; all five were repeated with logarithms (commit 0b75bfefadc7)"
 )
-CONTROLS = {"pre_again": "pre-LN with other initial values"}
 CLAIMS = (
     loss_claim("L1", "arXiv:2409.19606",
                "Dynamic hyper-connections with four streams lower the loss.",

@@ -12,8 +12,6 @@ Runtime, with seed 0 also in LiteRT and in the backend.
 import functools
 import importlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -59,9 +57,7 @@ class Settings(experiment.ImageSelection):
     score_examples: int = setting(512, "Training images that scores are measured on; ours.")
     epochs: int = setting(1, "Epochs of healing; ours.")
     rate: float = setting(0.01, "First learning rate of healing, a cosine to 0; ours.")
-    runtimes: tuple[str, ...] = setting(
-        FURTHER, "Runtimes besides ONNX Runtime, of seed 0.", FURTHER
-    )
+    runtimes: tuple[str, ...] = setting(FURTHER, "Runtimes beside ONNX's, of seed 0.", FURTHER)
     rounds: int = setting(200, "Runs of each network whose latency is measured.")
 
 
@@ -81,7 +77,7 @@ SCALES = {
 }
 
 
-def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+def measure(settings, run):
     """Return accuracy, multiply-adds and latency by network, share and method."""
     run.start(settings)
     importlib.import_module("torch_pruning")  # raises, as `writers`, before any work
@@ -97,7 +93,7 @@ def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
         order = run.part(f"{name}/scores", case.order)
         for keep, count in case.counts.items():
             by_method = found[f"{keep:g}"] = {}
-            by_plan: dict[tuple[str, ...], Any] = {}  # scores may select the same blocks
+            by_plan = {}  # scores may select the same blocks
             for method in METHODS:
                 removed = tuple(sorted(order.get(method, [method])[:count]))
                 if removed not in by_plan:
@@ -120,7 +116,7 @@ class Case:
         counts: Number of blocks to remove, by share of the multiply-adds to keep.
     """
 
-    def __init__(self, settings: Settings, run: experiment.Run, images: Any, depth: int) -> None:
+    def __init__(self, settings, run, images, depth):
         self.settings = settings
         self.run = run
         self.images = images
@@ -135,7 +131,7 @@ class Case:
         of_block = self.operations - cost(prune_blocks(self.intact, self.names[0])).operations
         self.counts = {k: round((1 - k) * self.operations / of_block) for k in settings.shares}
 
-    def order(self) -> dict[str, list[str]]:
+    def order(self):
         """Return the names of the blocks by score, in the order of their removal."""
         x, labeled = self.scored, (self.scored, self.labels)
         total = len(find_blocks(self.intact)[0])
@@ -152,14 +148,12 @@ class Case:
             "random": random.tolist(),
         }
 
-    def accuracy(self, model: keras.Model) -> float:
+    def accuracy(self, model):
         """Return the accuracy on the test images in %."""
-        scores = model.evaluate(
-            self.x_test, self.images.y_test, self.settings.batch, verbose=0, return_dict=True
-        )
-        return 100 * scores["accuracy"]
+        tested = self.x_test, self.images.y_test, self.settings.batch
+        return 100 * model.evaluate(*tested, verbose=0, return_dict=True)["accuracy"]
 
-    def smaller(self, method: str, removed: Sequence[str], count: int) -> dict[str, Any]:
+    def smaller(self, method, removed, count):
         """Return what a smaller network reaches: without these blocks, or with fewer channels.
 
         The channels inside of each block are in `widths`; they are so many that the network has
@@ -186,7 +180,7 @@ class Case:
         smaller.set_weights(trained_resnets.arrays(network.state_dict()))
         return {"widths": widths, **self.healed(smaller)}
 
-    def with_widths(self, widths: Sequence[int]) -> keras.Model:
+    def with_widths(self, widths):
         """Return an untrained network with so many channels inside of each block."""
         inner = [layer.name for layer in self.intact.layers if layer.name.endswith("_1_conv")]
         of_layer = dict(zip(inner, widths, strict=True))
@@ -199,29 +193,26 @@ class Case:
 
         return keras.models.clone_model(self.intact, clone_function=clone)
 
-    def healed(self, model: keras.Model) -> dict[str, float]:
+    def healed(self, model):
         """Train a smaller network; return its accuracies and its share of the multiply-adds."""
         settings, images = self.settings, self.images
         zoo.seed_everything(self.run.seed)
         augment = Preprocessing(shift=4, mirror=True).augment
         x = trained_resnets.prepare(images.x_train)
         batches = Batches(x, images.y_train, settings.batch, self.run.seed, augment)
-        schedule = keras.optimizers.schedules.CosineDecay(
-            settings.rate, settings.epochs * len(batches)
-        )
+        updates = settings.epochs * len(batches)
+        schedule = keras.optimizers.schedules.CosineDecay(settings.rate, updates)
         model.compile(keras.optimizers.SGD(schedule, momentum=0.9), LOSS, metrics=["accuracy"])
-        unhealed = self.accuracy(model)
+        before = self.accuracy(model)
         zoo.fast(model).fit(
             batches, epochs=settings.epochs, callbacks=[Epochs(batches)], shuffle=False, verbose=0
         )
         share = cost(model).operations / self.operations
-        healed = self.accuracy(model)
-        print(
-            f"resnet{self.depth}, {share:.0%}: {unhealed:.2f} %, healed {healed:.2f} %", flush=True
-        )
-        return {"operations": share, "unhealed": unhealed, "accuracy": healed}
+        after = self.accuracy(model)
+        print(f"resnet{self.depth}, {share:.0%}: {before:.2f} %, healed {after:.2f} %", flush=True)
+        return {"operations": share, "unhealed": before, "accuracy": after}
 
-    def latencies(self, found: Mapping[str, Any], runtime: str) -> dict[str, Any]:
+    def latencies(self, found, runtime):
         """Return the medians of milliseconds by share and method, of networks that take turns."""
         models = {("intact", "intact"): self.intact}
         for keep in map("{:g}".format, self.counts):
@@ -236,30 +227,30 @@ class Case:
             folder = self.run.folder / "-".join(key)
             folder.mkdir(exist_ok=True)
             openers[key] = latency.opener(model, runtime, self.x_test[:1], folder)
-        by_share: dict[str, dict[str, float]] = {}
+        by_share = {}
         for (keep, method), value in latency.milliseconds(openers, self.settings.rounds).items():
             by_share.setdefault(keep, {})[method] = value
         return by_share
 
 
-def shares(network: Mapping[str, Any]) -> list[str]:
+def shares(network):
     """Return the shares of the multiply-adds that were kept."""
     return [key for key in network if key[0].isdigit()]
 
 
-def accuracy(one: Mapping[str, Any], method: str) -> float:
+def accuracy(one, method):
     """Return the accuracy after healing, the mean over networks and shares, in %."""
     cases = [network[share] for network in one.values() for share in shares(network)]
     return statistics.fmean(case[method]["accuracy"] for case in cases)
 
 
-def above_scores(one: Mapping[str, Any], method: str) -> float:
+def above_scores(one, method):
     """Return a method's accuracy minus that of the best other score of blocks, in points."""
     others = ("influence", "lesion_loss", "first_order")
     return accuracy(one, method) - max(accuracy(one, other) for other in others)
 
 
-def above_channels(one: Mapping[str, Any], method: str) -> float:
+def above_channels(one, method):
     """Return the accuracy of fewer blocks minus that of fewer channels as fast, in points.
 
     The latter is that of the best network that is no slower, or interpolated between it and the
@@ -279,9 +270,7 @@ def above_channels(one: Mapping[str, Any], method: str) -> float:
     return float(np.mean(differences))
 
 
-def relative_latency(
-    one: Mapping[str, Any], method: str, peers: Sequence[str] = ("channels",)
-) -> float:
+def relative_latency(one, method, peers=("channels",)):
     """Return a method's latency a multiply-add over that of its fastest other peer."""
     cases = [(n["milliseconds"][s], n[s]) for n in one.values() for s in shares(n)]
     ratios = []
@@ -294,7 +283,7 @@ def relative_latency(
 relative_to_fastest = functools.partial(relative_latency, peers=("channels", "channels8"))
 
 
-def table(seeds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def table(seeds):
     """Yield accuracy, multiply-adds and latency by network, share and method."""
     timed = {key for one in seeds for network in one.values() for key in network}
     labels = {key: label for key, label in LATENCIES.items() if key in timed}
@@ -316,7 +305,7 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
+def figure(seeds):
     """Draw the accuracy after healing by multiply-adds."""
     rows = []
     for seed, one in enumerate(seeds):

@@ -10,8 +10,6 @@ a score: 1 minus the cosine of a layer's input and output.
 
 import functools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -21,12 +19,7 @@ from zoo import callbacks
 from zoo.graph import cost, find_blocks, inline, prune_blocks
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
-from zoo.recipes.experiment.characters import (
-    check_test_text,
-    load_characters,
-    random_examples,
-    windows,
-)
+from zoo.recipes.experiment.characters import check_test_text, load_text, random_examples, windows
 from zoo.recipes.experiment.definitions import contrast
 
 METHODS = {
@@ -51,9 +44,7 @@ class Settings(experiment.Settings):
     rate: float = setting(2e-3, "Largest learning rate of training.")
     healing_updates: int = setting(1000, "Number of updates of healing.")
     healing_rate: float = setting(1e-3, "First learning rate of healing, a cosine to 0.")
-    shares: tuple[float, ...] = setting(
-        (0.75, 0.5), "Shares of the layers to keep.", least=0.1, most=0.9
-    )
+    shares: tuple[float, ...] = setting((0.75, 0.5), "Shares of layers kept.", least=0.1, most=0.9)
     score_examples: int = setting(64, "Examples of the training text that scores are measured on.")
     test_characters: int | None = setting(None, "Characters to evaluate on, at most; none: all.")
 
@@ -85,18 +76,18 @@ SCALES = {
 }
 
 
-def measure(settings: Settings, run: experiment.Run) -> dict[str, Any]:
+def measure(settings, run):
     """Return the losses of smaller networks and their multiply-adds, by share and method."""
     run.start(settings)
     case = Case(settings, run)
     trained = run.part("trained", case.train)
     case.model.load_weights(case.weights)
     order = run.part("scores", case.order)
-    measured: dict[str, Any] = {"intact": {"loss": trained["loss"]}}
+    measured = {"intact": {"loss": trained["loss"]}}
     for keep in settings.shares:
         count = int((1 - keep) * settings.depth + 1e-9)  # as in `depth_plan`
         by_method = measured[f"{keep:g}"] = {}
-        by_plan: dict[tuple[str, ...], Any] = {}  # scores may select the same layers
+        by_plan = {}  # scores may select the same layers
         for method in METHODS:
             removed = tuple(sorted(case.removed(order[method], count)))
             if removed not in by_plan:
@@ -116,7 +107,7 @@ class Case:
         weights: Path of the trained weights.
     """
 
-    def __init__(self, settings: Settings, run: experiment.Run) -> None:
+    def __init__(self, settings, run):
         try:
             from keras_hub import models
         except ImportError as error:
@@ -124,7 +115,7 @@ class Case:
 
         self.settings = settings
         self.run = run
-        self.data = load_characters(run, settings.test_characters)
+        self.data = load_text(run, settings.test_characters)
         backbone = models.GPT2Backbone(
             vocabulary_size=self.data.count,
             num_layers=settings.depth,
@@ -149,15 +140,13 @@ class Case:
         self.of_half = {half: of_kind[i % 2] for i, half in enumerate(names)}
         self.weights = run.folder / "trained.weights.h5"
 
-    def train(self) -> dict[str, float]:
+    def train(self):
         """Train the network and save its weights; return the test loss."""
         self.fit(self.model, self.settings.updates, self.settings.rate, self.run.seed, warm_up=0.1)
         self.model.save_weights(self.weights)
         return {"loss": self.loss(self.model)}
 
-    def fit(
-        self, model: keras.Model, updates: int, rate: float, seed: int, warm_up: float = 0.0
-    ) -> None:
+    def fit(self, model, updates, rate, seed, warm_up=0.0):
         """Train on random places of the text; the rate rises for a share of the updates."""
         rising = int(warm_up * updates)
         schedule = keras.optimizers.schedules.CosineDecay(
@@ -170,12 +159,12 @@ class Case:
         progress = callbacks.Progress(1, updates)
         zoo.fast(model).fit(inputs(x), y, batch, shuffle=False, verbose=0, callbacks=[progress])
 
-    def loss(self, model: keras.Model) -> float:
+    def loss(self, model):
         """Return the test loss in nats per character."""
         x, y = windows(self.data.test, self.settings.steps)
         return model.evaluate(inputs(x), y, batch_size=128, verbose=0, return_dict=True)["loss"]
 
-    def order(self) -> dict[str, list[str]]:
+    def order(self):
         """Return the names of layers or half-layers by method, in the order of their removal."""
         examples = windows(self.data.train, self.settings.steps)[0]
         random = np.random.default_rng(self.run.seed)
@@ -198,7 +187,7 @@ class Case:
             "halves": [*halves],
         }
 
-    def removed(self, order: Sequence[str], count: int) -> list[str]:
+    def removed(self, order, count):
         """Return the half-layers to remove: those of `count` layers, or the first as costly."""
         if order[0] in self.halves:
             return [name for layer in order[:count] for name in self.halves[layer]]
@@ -206,11 +195,11 @@ class Case:
         starts = (order[:count] for count in range(1, len(order) + 1))
         return next(start for start in starts if self.share(start) <= allowed)
 
-    def share(self, removed: Sequence[str]) -> float:
+    def share(self, removed):
         """Return the share of the multiply-adds that is left without some half-layers."""
         return 1 - sum(self.of_half[name] for name in removed) / self.operations
 
-    def smaller(self, method: str, removed: Sequence[str]) -> dict[str, Any]:
+    def smaller(self, method, removed):
         """Heal a network without some half-layers; return its losses and multiply-adds."""
         zoo.seed_everything(self.run.seed)
         model = prune_blocks(self.opened, removed)  # with its own weights
@@ -224,21 +213,20 @@ class Case:
         return {"removed": [*removed], "operations": share, "unhealed": unhealed, "loss": loss}
 
 
-def inputs(x: np.ndarray) -> dict[str, np.ndarray]:
+def inputs(x):
     """Return the network's inputs for examples without padding."""
     return {"token_ids": x, "padding_mask": np.ones_like(x)}
 
 
-def above(one: Mapping[str, Any], method: str, others: Sequence[str]) -> float:
+def above(one, method, others):
     """Return a method's loss minus that of the best other one, the mean over shares."""
     cases = [case for share, case in one.items() if share != "intact"]
-    best = [min(case[other]["loss"] for other in others) for case in cases]
     return statistics.fmean(
-        case[method]["loss"] - loss for case, loss in zip(cases, best, strict=True)
+        case[method]["loss"] - min(case[other]["loss"] for other in others) for case in cases
     )
 
 
-def table(seeds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def table(seeds):
     """Yield losses and multiply-adds by share and method."""
     intact = plots.over_seeds("loss", [one["intact"]["loss"] for one in seeds])
     yield {"removed": "nothing", "multiply-adds, %": 100.0, "unhealed": intact["loss"], **intact}
@@ -253,7 +241,7 @@ def table(seeds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             }
 
 
-def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
+def figure(seeds):
     """Draw the loss after healing by multiply-adds."""
     rows = []
     for seed, one in enumerate(seeds):
@@ -267,9 +255,7 @@ def figure(seeds: Sequence[Mapping[str, Any]]) -> Any:
     return plots.lines(rows, x="multiply-adds, %", y="loss", by="removed", labels=labels)
 
 
-def claim(
-    name: str, statement: str, quantity: str, method: str, others: Sequence[str], at_most: float
-) -> Claim:
+def claim(name, statement, quantity, method, others, at_most):
     """Return a claim on a method beside others, whose control is random layers in its place."""
     return Claim(
         name=name,

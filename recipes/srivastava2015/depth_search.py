@@ -35,9 +35,7 @@ class Settings(experiment.ImageSettings):
     depths: tuple[int, ...] = setting((10, 20, 50, 100), "Layers below the classifier; sec. 3.1.")
     samples: int = setting(100, "Networks of each kind and depth; section 3.1.")
     epochs: int = setting(400, "Number of epochs; the axis of Fig. 1.")
-    rates: tuple[float, ...] = setting(
-        (-3.0, -0.5), "Range of log10 of the rate; ours.", least=-math.inf
-    )
+    rates: tuple[float, ...] = setting((-3.0, -0.5), "Range of log10(rate); ours.", least=-math.inf)
     momenta: tuple[float, ...] = setting((0.5, 0.99), "Range of the momentum; ours.")
     decays: tuple[float, ...] = setting((0.9, 1.0), "Range of the rate's factor per epoch; ours.")
 
@@ -91,44 +89,34 @@ def measure(settings, run):
             ]
             facts = {key: [vars(one)[key] for one in samples] for key in vars(samples[0])}
             measured[kind][str(depth)] = {"losses": np.array(losses), **facts}
-            lowest = lowest_losses(measured[kind][str(depth)])
-            diverged = f"{np.isinf(lowest).sum()} of {len(lowest)} diverged"
-            print(
-                f"{kind} {depth}: lowest training loss {lowest.min():.3g}, {diverged}", flush=True
-            )
+            best = lowest_losses(measured[kind][str(depth)])
+            diverged = f"{np.isinf(best).sum()} of {len(best)} diverged"
+            print(f"{kind} {depth}: lowest training loss {best.min():.3g}, {diverged}", flush=True)
     return measured
 
 
-def train(settings, run, data, kind, depth, index, network):
+def train(settings, run, data, kind, depth, index, drawn):
     """Return the losses of a network by epoch; from where it diverged on, infinity."""
     keras.utils.clear_session()
     run.start(settings)
-    zoo.seed_everything(network.seed)
-    bias = {} if network.gate_bias is None else {"gate_bias": network.gate_bias}
+    zoo.seed_everything(drawn.seed)
+    bias = {} if drawn.gate_bias is None else {"gate_bias": drawn.gate_bias}
     with run.devices.scope():
         model = zoo.highway_mlp(
             depth,
             UNITS[kind],
-            network.activation,
+            drawn.activation,
             "coupled" if kind == "highway" else kind,
             stacked=True,
             classifier_activation=None,
             **data.sizes,
             **bias,
         )
-        rate = keras.optimizers.schedules.ExponentialDecay(
-            network.rate, len(data.train), network.decay
-        )
+        rate = keras.optimizers.schedules.ExponentialDecay(drawn.rate, len(data.train), drawn.decay)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(rate, network.momentum), loss)
-    identity = {
-        **data.identity,
-        "depth": depth,
-        "network": vars(network),
-        "batch": settings.batch,
-        "epochs": settings.epochs,
-        "precision": settings.precision,
-    }
+        model.compile(keras.optimizers.SGD(rate, drawn.momentum), loss)
+    identity = {key: getattr(settings, key) for key in ("batch", "epochs", "precision")}
+    identity |= {**data.identity, "depth": depth, "network": vars(drawn)}
     _, resume = run.open_network(f"{kind}_mlp{depth}", data.images.name, identity)
     progress = PassProgress(f"{kind} {depth}, network {index}, epochs", settings.epochs)
     count_epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: progress(epoch + 1))

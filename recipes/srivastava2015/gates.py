@@ -102,16 +102,12 @@ def measure(settings, run):
     rate = keras.optimizers.schedules.ExponentialDecay(settings.rate, settings.decay_updates, 0.97)
     name = f"highway_mlp{settings.depth}"
     identity = {"units": settings.units, "bias": settings.gate_bias}
-    network = run.network(
-        name, settings, data, build, lambda _: keras.optimizers.SGD(rate, momentum=0.9), **identity
-    )
+    sgd = functools.partial(keras.optimizers.SGD, rate, momentum=0.9)
+    network = run.network(name, settings, data, build, lambda _: sgd(), **identity)
     untrained = run.part("untrained", inspect, settings, network)
     network.train()
-    return {
-        "initial_bias": settings.gate_bias,
-        **inspect(settings, network),
-        "untrained": untrained,
-    }
+    trained = inspect(settings, network)
+    return {"initial_bias": settings.gate_bias, **trained, "untrained": untrained}
 
 
 def inspect(settings, network):
@@ -130,7 +126,6 @@ def inspect(settings, network):
     shown = [callbacks.GateActivity(), callbacks.BlockOutputs()]
     first_image = callbacks.run(shown, network.model, x[:1])
     losses, accuracies = (lesions.values(f"lesion_{key}") for key in ("loss", "accuracy"))
-    whole = losses.pop(None), accuracies.pop(None)  # of the network without a lesion
     highways = [layer for layer in network.model.layers if isinstance(layer, zoo.HighwayDense)]
     return {
         "bias": table.array("gate_bias_units"),
@@ -143,9 +138,9 @@ def inspect(settings, network):
         "classes": {
             str(label): table.array(f"class_gates_{label}_units") for label in settings.classes
         },
-        "loss": whole[0],
+        "loss": losses.pop(None),  # of the network without a lesion, which is first
         "loss_without": np.array([*losses.values()]),
-        "training_accuracy": 100 * whole[1],
+        "training_accuracy": 100 * accuracies.pop(None),
         "accuracy_without": 100 * np.array([*accuracies.values()]),
     }
 

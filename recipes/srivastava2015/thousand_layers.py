@@ -40,17 +40,14 @@ SCALES = {
 def measure(settings, run):
     """Train both networks, and return their training losses by epoch."""
     data = run.images(settings, "highway_mlp")
-
-    def optimizer(_iterations):
-        return keras.optimizers.SGD(settings.rate, momentum=0.9)
-
+    sgd = functools.partial(keras.optimizers.SGD, settings.rate, momentum=0.9)
     measured = {"guessing": math.log(data.images.classes), "loss_by_epoch": {}}
     options = {"units": settings.units, "gate_bias": settings.gate_bias, "stacked": True}
     mlp = functools.partial(zoo.highway_mlp, settings.depth, activation="tanh", **options)
     for name, variant in (("highway", "coupled"), ("plain", "plain")):
         build = functools.partial(mlp, variant=variant, **data.sizes)
         folder = f"{name}_mlp{settings.depth}"
-        network = run.network(folder, settings, data, build, optimizer, **options)
+        network = run.network(folder, settings, data, build, lambda _: sgd(), **options)
         network.train()
         measured["loss_by_epoch"][name] = np.array(network.history["loss"])
     return measured

@@ -84,19 +84,15 @@ def train(settings, run, data, depth):
         model.compile(networks.optimizer(settings, total), "sparse_categorical_crossentropy")
         model.optimizer.build(model.trainable_variables)
     name = f"pair{depth}"
-    identity = {
-        **data.identity,
-        "model": name,
-        "precision": settings.precision,
-        "batch": settings.batch,
-        "widths": settings.widths,
-        "optimizer": keras.optimizers.serialize(residual.optimizer)["config"],
-    }
+    config = keras.optimizers.serialize(residual.optimizer)["config"]
+    identity = {key: getattr(settings, key) for key in ("precision", "batch", "widths")}
+    identity |= {**data.identity, "model": name, "optimizer": config}
     folder, _ = run.open_network(name, data.images.name, identity)
     variables = [v for model in pair for v in (*model.variables, *model.optimizer.variables)]
     differences = []
-    if run.options.resume and (folder / "pair" / store.MEASURED).exists():
-        saved, _ = store.load(folder / "pair", {})
+    part = folder / "parts" / "pair"
+    if (part / store.MEASURED).exists():
+        saved, _ = store.load(part, {})
         for index, variable in enumerate(variables):
             variable.assign(saved["values"][f"{index:05d}"])
         differences = saved["differences"].tolist()
@@ -116,7 +112,7 @@ def train(settings, run, data, depth):
         if step + 1 == count or step % 10 == 0:
             values = {f"{i:05d}": ops.convert_to_numpy(v) for i, v in enumerate(variables)}
             saved = {"differences": np.array(differences), "values": values}
-            store.save(folder / "pair", saved, {})
+            store.save(part, saved, {})
             write_origin(folder)
         progress(step + 1)
     print(f"{name}, {settings.precision}: {differences[count - 1]:.3g}", flush=True)

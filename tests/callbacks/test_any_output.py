@@ -108,7 +108,7 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
     assert columns(loops, "loop_kl")[0, 0] == pytest.approx(kl, rel=1e-4)
     loss = [scores(v, v, Y, weights)[1] for v in (once, twice)]
     np.testing.assert_allclose(columns(loops, "loop_loss")[:, 0], loss, rtol=1e-4)
-    with pytest.raises(ValueError, match="position that counts in every example"):
+    with pytest.raises(ValueError, match="a position of each example counts"):
         callbacks.lesions(model, (X, Y, 0 * weights), LOSS)
 
 

@@ -182,10 +182,10 @@ def test_tracked_callbacks_resume_their_state_and_not_their_settings(tmp_path):
     assert second.epochs == 3 and second.losses[:2] == first.losses
     assert second.factor == 3 and len(second.losses) == 3
     for track in ([], [keras.callbacks.EarlyStopping("loss")]):
-        with pytest.raises(ValueError, match=r"that wrote .*: \['Counter'\]. Received: \["):
+        with pytest.raises(ValueError, match=r"that wrote .*, \['Counter'\].*Received: track=\["):
             fit(dropout_model(), 3, Resume(tmp_path / "state.npz", track))
     other = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
-    with pytest.raises(ValueError, match="LearningRateScheduler, which does not"):
+    with pytest.raises(ValueError, match="Received: track='LearningRateScheduler'"):
         fit(dropout_model(), 3, Resume(tmp_path / "new.npz", [other]))
 
 
@@ -330,9 +330,12 @@ def test_a_state_that_is_no_variable_is_left_out_and_a_model_without_any_refused
         resume.on_train_begin()
 
 
-def test_a_folder_in_place_of_the_checkpoint_is_refused(tmp_path):
+def test_a_folder_in_place_of_the_checkpoint_and_what_is_no_callback_are_refused(tmp_path):
     with pytest.raises(ValueError, match="`path` must be a file, such as state.npz"):
         Resume(tmp_path)
+    for track in (3, None, ["a"]):
+        with pytest.raises(ValueError, match="`track` must be callbacks. Received: track="):
+            Resume(tmp_path / "state.npz", track)
 
 
 @pytest.mark.parametrize(

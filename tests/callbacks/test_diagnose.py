@@ -356,7 +356,7 @@ def test_without_lesions_no_block_is_said_not_to_be_idle(value, tmp_path):
 )
 def test_data_with_nan_or_infinity_are_refused_before_any_work(data, name):
     arguments = data if isinstance(data, tuple) else (data,)
-    with pytest.raises(ValueError, match=f"NaN or infinity in {name}[.] Leave out"):
+    with pytest.raises(ValueError, match=f"`{name}` must be finite. Leave out"):
         zoo.callbacks.diagnose(None, *arguments)
 
 
@@ -385,6 +385,15 @@ def test_the_report_begins_with_the_accuracy_and_cautions_if_guessing_has_it(tmp
 def test_few_examples_are_a_caution(count, cautions):
     report = zoo.callbacks.diagnose(chain({"block": 0.3 * TURN}), np.resize(X, (count, 4)))
     assert (f"Only {count} example" in str(report)) == cautions
+    assert f" on {count} example{'s' * (count > 1)}. 1 block:" in str(report)
+
+
+@slow_elsewhere
+@pytest.mark.parametrize("labels", [None, np.arange(24) % 2])
+def test_a_network_that_returns_nan_is_a_caution(labels):
+    top = layers.Dense(2, "softmax", bias_initializer=keras.initializers.Constant(np.nan))
+    report = zoo.callbacks.diagnose(chain({"block": 0.3 * TURN}, top), X, labels)
+    assert "Caution: Outputs or loss are not finite: look for NaN" in str(report)
 
 
 FOUR = {f"block{i}": size * TURN for i, size in enumerate((0.4, 0.1, 0.2, 0.3))}

@@ -133,8 +133,8 @@ def test_spans_of_unmodified_blocks_equal_single_blocks(model, monkeypatch):
     [
         (lambda m: callbacks.lesions(m, (X[:0], Y[:0])), "at least one example"),
         (lambda m: callbacks.lesions(m, (X, Y), blocks=["top"]), "no block has that name"),
-        (lambda m: callbacks.shuffles(m, X, swaps="a"), "`swaps` must be a sequence"),
-        (lambda m: callbacks.shuffles(m, X, swaps=[-1]), "each a non-negative integer"),
+        (lambda m: callbacks.shuffles(m, X, swaps="a"), "`swaps` must be a non-negative integer"),
+        (lambda m: callbacks.shuffles(m, X, swaps=[-1]), "or a sequence of one or more"),
         (lambda m: callbacks.shuffles(m, X, repeats=0), "`repeats` must be a positive integer"),
         (lambda m: callbacks.shuffles(m, X, seed="a"), "`seed` must be a non-negative integer"),
         (lambda m: callbacks.lesions(m, X, progress=3), "`progress` must be a function"),

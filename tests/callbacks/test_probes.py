@@ -198,7 +198,7 @@ def test_sums_over_examples_of_two_lengths_are_refused():
     x = keras.layers.Add(name="last")([x, keras.layers.Dense(3)(x)])
     model = keras.Model(inputs, keras.layers.Dense(2)(x))
     batches = [np.ones((2, length, 3), "float32") for length in (1, 5)]
-    with pytest.raises(ValueError, match="Expected examples of one shape"):
+    with pytest.raises(ValueError, match="`examples` must be of one shape"):
         callbacks.run([callbacks.EstimationError()], model, batches)
 
 

@@ -146,7 +146,7 @@ def test_errors_of_the_shell_say_what_is_expected(tmp_path):
     assert "name the data" in output_of(start_module("zoo.probe", path), 2)
     other = "--data=own", write_images(tmp_path / "own.npz")
     process = start_module("zoo.probe", path, *other)
-    assert "images of the model's shape, (8, 8, 1)" in output_of(process, 1)
+    assert "that of the model's inputs, (None, 8, 8, 1)" in output_of(process, 1)
     output = output_of(start_module("zoo.probe", path, "--examples=many"), 2)
     assert "--examples: invalid int value: 'many'" in output
     assert "Traceback" not in output
@@ -166,9 +166,9 @@ def calling_a_lambda():
 @pytest.mark.parametrize(
     "build, message",
     [
-        (several_inputs, r"one input, images.*\['image', 'mask'\]. For several, call .*diagnose"),
-        (lambda: keras.Sequential([layers.Flatten()]), "one input, images. Received: Sequential"),
-        (calling_a_lambda, "Replace it by a layer of a --module, or call zoo.callbacks.diagnose"),
+        (several_inputs, r"a single one, images.*\.diagnose. Received: inputs=\['image', 'mask'\]"),
+        (lambda: keras.Sequential([layers.Flatten()]), r"a single one, .*Received: inputs=\[\]"),
+        (calling_a_lambda, "Make it a layer of a class, in a module that is .*--module"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:You are saving a model that has not yet been built")

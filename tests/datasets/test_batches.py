@@ -110,7 +110,7 @@ def test_batches_must_know_the_epoch_and_an_epoch_is_one_pass():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"y": Y[1:]}, "Received: 10 and 9 examples"),
+        ({"y": Y[1:]}, "Received: sizes='10 and 9 examples"),
         ({"batch_size": 11, "drop_remainder": True}, "fill a batch"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
         ({"seed": -1}, "`seed` must be a non-negative integer. Received: seed=-1"),

@@ -79,7 +79,7 @@ def test_a_strange_word_is_unknown_or_an_error(small):
     assert small.encode("the dog").tolist() == [1, 0, 3]
     assert small.encode("| + {the} { <unk>-like").tolist() == [0, 3, 1, 0, 3]  # not strange
     closed = text.Vocabulary.from_texts("the cat\n")
-    with pytest.raises(ValueError, match="Received: the word 'dog'"):
+    with pytest.raises(ValueError, match=r"Received: unknown_words=\['dog'\]"):
         closed.encode("the dog")
 
 
@@ -115,9 +115,9 @@ def test_a_prompt_is_read_as_the_text_is_but_ends_no_sentence(small, prompt, wor
 
 def test_word_ids_outside_the_vocabulary_are_refused_where_they_come_in(small):
     for ids in ([0, 8], [-1], [0.5], [float("nan")]):
-        with pytest.raises(ValueError, match=f"integers from 0 to 7. Received: {ids[-1]}"):
+        with pytest.raises(ValueError, match=rf"from 0 to 7.*Received: word_ids=\[{ids[-1]}"):
             small.decode(ids)
-    with pytest.raises(ValueError, match="Word ids must be integers"):
+    with pytest.raises(ValueError, match="`word_ids` must be integers"):
         text.streams([0, 1, -1], 1, 1)
 
 
@@ -196,11 +196,11 @@ def test_row_b_of_the_next_batch_continues_row_b(batch_size, num_steps):
 
 
 def test_too_few_tokens_for_one_batch_are_an_error():
-    with pytest.raises(ValueError, match=r"700 tokens are needed. Received: shape \(699,\)"):
+    with pytest.raises(ValueError, match=r"of 700 tokens or more .*Received: shape=\(699,\)"):
         text.streams(np.zeros(699), 20, 35)
     with pytest.raises(ValueError, match="`num_steps` must be a positive integer"):
         text.streams(np.zeros(699), 20, 0)
-    with pytest.raises(ValueError, match=r"shape \(3, 20, 35\)"):
+    with pytest.raises(ValueError, match=r"shape=\(3, 20, 35\)"):
         text.streams(np.zeros((3, 20, 35)), 20, 35)
 
 

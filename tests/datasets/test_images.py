@@ -70,15 +70,15 @@ def test_only_the_original_gets_the_title(tmp_path, small_cifar):
 
 BAD_ARRAYS = {
     "must have the arrays x_train.*Received: x_test, x_train, y_test": {"y_train": None},
-    "x_train must be uint8.*Received: float32": {"x_train": ARRAYS["x_train"].astype("float32")},
-    r"Received: uint8 of shape \(20, 60\)": {"x_train": ARRAYS["x_train"].reshape(20, 60)},
-    r"Received: uint8 of shape \(0, 4": {
+    "must be uint8.*Received: x_train='float32": {"x_train": ARRAYS["x_train"].astype("float32")},
+    r"Received: x_train='uint8 of shape \(20, 60\)": {"x_train": ARRAYS["x_train"].reshape(20, 60)},
+    r"Received: x_test='uint8 of shape \(0, 4": {
         "x_test": ARRAYS["x_test"][:0],
         "y_test": np.array([], int),
     },
     r"must have the shape \(4, 5, 3\).*shape \(4, 4, 3\)": {"x_test": ARRAYS["x_test"][:, :, 1:]},
-    "y_train must be integers, one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
-    "y_test must be integers": {"y_test": ARRAYS["y_test"] / 1},
+    "`y_train` must be integers, one for each of the 20 images": {"y_train": ARRAYS["y_train"][1:]},
+    "`y_test` must be integers": {"y_test": ARRAYS["y_test"] / 1},
     "from 0 to 2. Received: .* from 0 to 3": {"y_test": np.arange(10) % 4},
     "Received: .* from -1 to 1": {"y_train": ARRAYS["y_train"] - 1},
     "without pickled objects": {"y_test": np.array([{}] * 10)},
@@ -103,7 +103,7 @@ def test_a_published_dataset_needs_its_shape_and_labels(tmp_path):
 
 
 def test_a_file_that_is_missing_or_damaged_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="There is no file or folder data_dir="):
+    with pytest.raises(ValueError, match="`data_dir` must be a file or a folder"):
         images.load("custom", tmp_path / "none.npz")
     path = saved(tmp_path / "a.npz")
     path.write_bytes(path.read_bytes()[:-200])

@@ -250,6 +250,7 @@ def test_bad_arguments_say_what_to_do():
         zoo.ResidualBlock(3, variant="gated")
     with pytest.raises(ValueError, match="any of .'statistics', 'affine'.*share='affine'"):
         zoo.UnsharedBatchNormalization(2, "affine")
+    zoo.ResidualBlock(3, uses=2, share=frozenset({"affine"})).build((None, 4, 4, 3))
     with pytest.raises(ValueError, match="`uses` must be a positive integer"):
         zoo.UnsharedBatchNormalization(0)
     with pytest.raises(ValueError, match="2 uses, from 0. Make .* Received: use=2"):

@@ -88,8 +88,8 @@ def test_initial_kernels_have_the_papers_standard_deviations():
     [
         ({"filters": 8, "kernel_size": 2}, "odd side, .* Received: kernel=.2, 2, 4, 8"),
         ({"filters": 8, "identity": "project"}, "`identity` must be one of 'pad', 'duplicate'"),
-        ({"filters": 2}, "from 4 channels to 2 filters holds no identity of the kind 'pad'"),
-        ({"filters": 6, "identity": "duplicate"}, "from 4 channels to 6 .*'duplicate' a multiple"),
+        ({"filters": 2}, "as the 4 channels or more.*'pad'. Received: filters=2"),
+        ({"filters": 6, "identity": "duplicate"}, "of 'duplicate' a multiple.* filters=6"),
         ({"filters": 0}, "`filters` must be a positive integer"),
         ({"filters": 4, "strides": 1.5}, "`strides` must be a positive integer"),
     ],

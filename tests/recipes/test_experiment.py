@@ -285,7 +285,7 @@ def test_a_killed_experiment_resumes_to_the_same_measurements(tmp_path):
 @pytest.mark.parametrize(
     ("data", "words", "message"),
     [
-        ("missing.npz", (), "There is no file or folder data_dir="),
+        ("missing.npz", (), "data_dir="),
         ("mnist.npz", ("--batch=300",), "`batch` must be at most the 200 training images"),
         ("mnist.npz", ("--depht=3",), "Unknown command line flag 'depht'"),
     ],
@@ -627,6 +627,39 @@ def test_a_run_anew_that_was_interrupted_is_resumed_or_gives_the_earlier_result_
     with pytest.raises(ValueError, match="other data"):
         run("--noresume")
     assert run() == [{"x": 5.0}] and len(errors) == 1
+
+
+def test_networks_that_a_run_anew_did_not_reach_are_trained_anew_when_it_is_resumed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+    found = []
+
+    def measure(settings, run):
+        for name in ("first", "second"):
+            part = run.open_network(name, "digits", {})[0] / "parts" / "trained"
+            found.append(part.exists())
+            part.mkdir(parents=True, exist_ok=True)
+            if not run.options.resume:
+                raise KeyboardInterrupt
+        return {"x": 1.0}
+
+    toy = dataclasses.replace(TOY, measure=measure, artifacts=[])
+    words = [f"--runs={tmp_path}", "--seeds=0"]
+    command_line.parse(toy, words)[0].run()
+    with pytest.raises(KeyboardInterrupt):
+        command_line.parse(toy, [*words, "--noresume"])[0].run()
+    command_line.parse(toy, words)[0].run()
+    assert found == [False, False, False, True, False]
+
+
+def test_files_without_the_numbers_of_an_experiment_are_named(tmp_path):
+    plan = command_line.Plan(TOY, "smoke", Toy(size=3), Options(runs=str(tmp_path)), (0,))
+    plan.run()
+    (folder,) = plan.folders
+    store.save(folder, {}, store.load(folder)[1])
+    with pytest.raises(ValueError, match=f"measures in {folder}. Received: files without 'values'"):
+        plan.run()
 
 
 def test_seeds_are_added_to_those_on_record_of_the_same_settings(tmp_path, monkeypatch):

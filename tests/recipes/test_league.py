@@ -162,7 +162,7 @@ def test_the_gain_is_that_of_the_product_of_all_mixings(rule):
 
 def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
-    monkeypatch.setattr(rules, "load_characters", lambda *_: None)
+    monkeypatch.setattr(rules, "load_text", lambda *_: None)
     best = {"post": 4.5e-4, "keel": 9e-3}
 
     def train(name, settings, run, data, rate, match):

@@ -9,13 +9,13 @@ from keras import ops, tree
 
 from zoo.backend import keras_private
 from zoo.backend.runtime import BACKEND
-from zoo.checks import check_integers, check_model, require
+from zoo.checks import check_model, check_numbers, require
 
 unpack = keras.utils.unpack_x_y_sample_weight
 MAX_SHAPES = 8  # ours: a trace takes seconds, so of data of ever new shapes no more are traced
 
 
-def fast(model: keras.Model, after: int = 20) -> keras.Model:
+def fast(model: keras.Model, after: float = 20) -> keras.Model:
     """Let `fit` run a compiled model's steps on torch without Keras's Python code; return it.
 
     The first batch of a shape is traced: forward pass, loss and gradients become a list of torch's
@@ -41,14 +41,12 @@ def fast(model: keras.Model, after: int = 20) -> keras.Model:
     >>> history = fast(model, after=0).fit(x, y, verbose=0)
     """
     check_model(model)
-    check_integers(0, after=after)
+    check_numbers(0, after=after)
     require(model.compiled, "compiled: call `compile`", model=model)
     if BACKEND == "torch" and not isinstance(model.train_step, FlatStep):
-        if type(model).train_step is not keras.Model.train_step:
-            raise ValueError(
-                f"Expected a model that trains by keras.Model's `train_step`. Received: "
-                f"{model.name!r}, whose class {type(model).__name__} has its own. Train without it."
-            )
+        kind = type(model)
+        expected = f"one that trains by keras.Model's `train_step`; the class {kind.__name__} has "
+        require(kind.train_step is keras.Model.train_step, f"{expected}its own", model=model)
         _check_compilation(model)
         model.train_step = FlatStep(model, after)
     return model
@@ -56,18 +54,15 @@ def fast(model: keras.Model, after: int = 20) -> keras.Model:
 
 def _check_compilation(model):
     scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    if scaled or model.jit_compile is True:
-        raise ValueError(
-            f"Expected an unscaled loss and jit_compile=False. Received: {model.name!r}, compiled "
-            f"with {type(model.optimizer).__name__} and jit_compile={model.jit_compile}. Use "
-            f"mixed_bfloat16 in place of mixed_float16, or train the model without `fast`."
-        )
+    expected = "an unscaled loss (use mixed_bfloat16 in place of mixed_float16), jit_compile=False"
+    received = f"{type(model.optimizer).__name__}, jit_compile={model.jit_compile}"
+    require(not scaled and model.jit_compile is not True, expected, compilation=received)
 
 
 class FlatStep:
     """`train_step` of a model; see `fast`."""
 
-    def __init__(self, model: keras.Model, after: int) -> None:
+    def __init__(self, model: keras.Model, after: float) -> None:
         self._model = model
         self._after = after
         self._keras_step = model.train_step

@@ -198,21 +198,19 @@ def scan_layers(
     """
     step = keras.remat(step) if remat else step
     weights = [ops.convert_to_tensor(weight) for weight in weights]
-    if isinstance(x, keras.KerasTensor):  # as in `zoo.graph.cost`
-        return functools.reduce(step, ([w[i] for w in weights] for i in range(depth)), x)
-    x = ops.convert_to_tensor(x)
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
+    if not isinstance(x, keras.KerasTensor):  # as in `zoo.graph.cost`
+        x = ops.convert_to_tensor(x)
+        if BACKEND == "tensorflow":
+            import tensorflow as tf
 
-        return tf.foldl(step, weights, x)  # XLA makes its gradient six times faster than a scan's
-    if BACKEND == "torch":
-        # Indexing slice by slice would make a gradient of the whole stack for each.
-        return functools.reduce(step, zip(*[w.unbind() for w in weights], strict=True), x)
-    import jax
+            return tf.foldl(step, weights, x)  # XLA: a gradient six times faster than a scan's
+        if BACKEND == "jax":
+            import jax
 
-    if not any(isinstance(v, jax.core.Tracer) for v in (x, *weights)):
-        return functools.reduce(step, zip(*weights, strict=True), x)
-    return jax.lax.scan(lambda x, slices: (step(x, slices), None), x, weights, length=depth)[0]
+            if any(isinstance(v, jax.core.Tracer) for v in (x, *weights)):
+                return jax.lax.scan(lambda x, w: (step(x, w), None), x, weights, length=depth)[0]
+    # torch iterates by `unbind`: indexing would make a gradient of the whole stack for each slice
+    return functools.reduce(step, zip(*weights, strict=True), x)
 
 
 def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:

@@ -4,6 +4,7 @@ from keras import ops
 
 from zoo.backend.ops import with_gradient
 from zoo.backend.runtime import BACKEND
+from zoo.checks import fits
 from zoo.types import Tensor
 
 
@@ -28,8 +29,7 @@ def lstm(
     """
     batch, features, units = x.shape[0], x.shape[-1], recurrent_kernel.shape[0]
     found = (*h.shape, *c.shape, kernel.shape[0])
-    pairs = [*zip(found, (batch, units, batch, units, features), strict=False)]
-    if len(found) != 5 or any(a != b and None not in (a, b) for a, b in pairs):  # torch would crash
+    if not fits(found, (batch, units, batch, units, features)):  # torch would crash
         raise ValueError(
             f"Expected states ({batch}, {units}) and a kernel of {features} features. Received: "
             f"states {tuple(h.shape)} and {tuple(c.shape)}, and a kernel of {kernel.shape[0]}. "

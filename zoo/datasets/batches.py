@@ -5,7 +5,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 
 
 class Batches(keras.utils.PyDataset):
@@ -56,12 +56,8 @@ class Batches(keras.utils.PyDataset):
         check_integers(1, batch_size=batch_size)
         check_integers(0, seed=seed)
         length = len(x) // batch_size if drop_remainder else -(-len(x) // batch_size)
-        if len(x) != len(y) or length < 1:
-            raise ValueError(
-                "`x` and `y` must have the same length and fill a batch. Received: "
-                f"{len(x)} and {len(y)} examples, batch_size={batch_size}, "
-                f"drop_remainder={drop_remainder}"
-            )
+        sizes = f"{len(x)} and {len(y)} examples, {batch_size=}, {drop_remainder=}"
+        require(len(x) == len(y) and length > 0, "equal, and fill a batch", sizes=sizes)
         self.x = x
         self.y = y
         self.batch_size = batch_size

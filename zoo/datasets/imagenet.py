@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.types import PathLike
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # fb.resnet.torch; RGB from 0 to 1
@@ -57,13 +57,11 @@ def records(
     import tensorflow_datasets as tfds
 
     builder = tfds.builder("imagenet2012", data_dir=data_dir)
-    if not builder.is_prepared() or builder.info.file_format.value != "array_record":
-        raise ValueError(
-            f"imagenet2012 must have been prepared as array_record in {builder.data_dir}. "
-            "Received: no such files. Register at image-net.org, put ILSVRC2012_img_train.tar and "
-            "ILSVRC2012_img_val.tar into downloads/manual, and run `tfds build imagenet2012 "
-            "--file_format=array_record`."
-        )
+    known = builder.is_prepared() and builder.info.file_format.value == "array_record"
+    expected = "a folder with imagenet2012 as array_record. Register at image-net.org, put "
+    expected += "ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar into downloads/manual, and "
+    expected += "run `tfds build imagenet2012 --file_format=array_record`"
+    require(known, expected, data_dir=str(builder.data_dir))
     total = builder.info.splits[split].num_examples
     count = total if count is None else count
     check_integers(1, count=count)
@@ -97,11 +95,9 @@ class Crops:
 
     def _crop(self, images, boxes):
         known = images.dtype == np.uint8 and images.ndim == 4 and images.shape[-1] in (1, 3)
-        if images.dtype != object and not known:
-            raise ValueError(
-                f"Expected uint8 images with 1 or 3 channels, (images, rows, columns, channels), "
-                f"or JPEGs. Received: {images.dtype} of shape {images.shape}."
-            )
+        expected = "uint8 images with 1 or 3 channels, (images, rows, columns, channels), or JPEGs"
+        received = f"{images.dtype} of shape {images.shape}"
+        require(images.dtype == object or known, expected, images=received)
         with ThreadPoolExecutor() as threads:  # Pillow works without the interpreter's lock
             squares = np.stack([*threads.map(self._square, images, boxes)])
         return (squares - np.float32(255) * np.float32(MEAN)) / (255 * np.float32(STD))

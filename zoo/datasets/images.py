@@ -15,7 +15,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from zoo.checks import is_integer
+from zoo.checks import is_integer, require
 from zoo.datasets import download
 from zoo.datasets.download import DownloadError
 from zoo.io import UNREADABLE, open_npz
@@ -90,10 +90,8 @@ def averaged(images: Images, side: int) -> Images:
     (297, 4, 4, 1)
     """
     height, width = images.x_train.shape[1:3]
-    if max(height, width) > 32:
-        raise ValueError(f"Expected images of up to 32 x 32 pixels. Received: {height} x {width}")
-    if not is_integer(side, 1) or 32 % side:
-        raise ValueError(f"`side` must be a divisor of 32. Received: side={side!r}")
+    require(max(height, width) <= 32, "up to 32 x 32 pixels", images=f"{height} x {width}")
+    require(is_integer(side, 1) and 32 % side == 0, "a divisor of 32", side=side)
     resized = {}
     for key in ("x_train", "x_test"):
         x = getattr(images, key)
@@ -217,8 +215,7 @@ def from_keras(name: str) -> Images:
 
 
 def _find(path, name):
-    if not path.exists():
-        raise ValueError(f"There is no file or folder data_dir={str(path)!r}.")
+    require(path.exists(), "a file or a folder", data_dir=str(path))
     if not path.is_dir():
         return path
     for file in (path / f"{name}.npz", path / name / f"{name}.npz"):
@@ -261,16 +258,12 @@ def _checked(name, arrays, source):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         x = x[..., None] if x.ndim == 3 else x
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y  # Keras's CIFAR
-        if x.dtype != np.uint8 or x.ndim != 4 or not x.size:
-            raise ValueError(
-                f"x_{split} must be uint8, from 0 to 255, of shape (num_images, height, width, "
-                f"channels). Received: {x.dtype} of shape {x.shape}, in {source}."
-            )
-        if y.dtype.kind not in "iu" or y.shape != (len(x),):
-            raise ValueError(
-                f"y_{split} must be integers, one for each of the {len(x)} images. Received: "
-                f"{y.dtype} of shape {y.shape}, in {source}."
-            )
+        expected = "uint8, from 0 to 255, of shape (num_images, height, width, channels)"
+        valid = x.dtype == np.uint8 and x.ndim == 4 and x.size
+        require(valid, expected, **{f"x_{split}": f"{x.dtype} of shape {x.shape}, in {source}"})
+        valid = y.dtype.kind in "iu" and y.shape == (len(x),)
+        expected = f"integers, one for each of the {len(x)} images"
+        require(valid, expected, **{f"y_{split}": f"{y.dtype} of shape {y.shape}, in {source}"})
         shape = shape or x.shape[1:]
         classes = classes or int(y.max()) + 1
         if x.shape[1:] != shape or y.min() < 0 or y.max() >= classes:

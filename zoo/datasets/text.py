@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo import io
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.datasets import download
 from zoo.types import PathLike
 
@@ -180,11 +180,8 @@ class Vocabulary:
             ValueError: If a word is not in the vocabulary, which has no unknown word.
         """
         words = tokenize(text)
-        if self.unknown is None and (missing := {*words} - {*self.words}):
-            raise ValueError(
-                "`text` must have only words of the vocabulary, which has no `<unk>` for others. "
-                f"Received: the word {min(missing)!r}."
-            )
+        missing = sorted({*words} - {*self.words}) if self.unknown is None else []
+        require(not missing, "none: the vocabulary has no `<unk>` for them", unknown_words=missing)
         ids = (self._ids.get(word, self.unknown) for word in words)
         return np.fromiter(ids, "int32", count=len(words))
 
@@ -237,11 +234,8 @@ def check_ids(ids: Sequence[int] | np.ndarray, num_words: int) -> np.ndarray:
     """
     array = np.asarray(ids)
     valid = (array >= 0) & (array < num_words) & (array % 1 == 0)
-    if not valid.all():
-        raise ValueError(
-            f"Word ids must be integers from 0 to {num_words - 1}. Received: {array[~valid][0]}. "
-            "Encode the text with the vocabulary that the model was built for."
-        )
+    expected = f"integers from 0 to {num_words - 1}, as of the vocabulary that the model was "
+    require(valid.all(), f"{expected}built for", word_ids=array[~valid][:5].tolist())
     return array.astype("int32", copy=False)
 
 
@@ -447,12 +441,9 @@ def streams(
     check_integers(1, batch_size=batch_size, num_steps=num_steps)
     ids = check_ids(ids, np.iinfo("int32").max)
     num_batches = len(ids) // (batch_size * num_steps) if ids.ndim == 1 else 0
-    if num_batches == 0:
-        raise ValueError(
-            f"`ids` must have the shape (num_tokens,) and fill one batch of batch_size={batch_size}"
-            f" times num_steps={num_steps}: {batch_size * num_steps} tokens are needed. Received: "
-            f"shape {ids.shape}. Use a smaller batch, fewer steps or a longer text."
-        )
+    expected = f"(num_tokens,), of {batch_size * num_steps} tokens or more for one batch. Use a "
+    expected += "smaller batch, fewer steps or a longer text"
+    require(num_batches > 0, expected, shape=ids.shape)
     x = ids[: num_batches * batch_size * num_steps]
     shape = (batch_size, num_batches, num_steps)
     x, y = (part.reshape(shape).swapaxes(0, 1).copy() for part in (x, np.roll(x, -1)))

@@ -13,7 +13,7 @@ import keras
 from keras import tree
 
 from zoo.backend import keras_private
-from zoo.checks import check_model, require
+from zoo.checks import check_model, fits, require
 from zoo.types import Shape, Tensor
 
 Values: TypeAlias = dict[int, Tensor]  # tensors by slot
@@ -185,12 +185,9 @@ class Graph:
     def start(self, x: Any) -> Values:
         """Return inputs in the structure that the model takes as tensors by slot, for `run`."""
         flat = _in_order(self.model, x)
-        if len(flat) != len(self.inputs):
-            raise ValueError(
-                f"Expected the {len(self.inputs)} inputs {self.input_names} of "
-                f"{self.model.name!r}. Received: {len(flat)}. A list of data is a list of batches: "
-                f"give a dictionary, or for inputs without labels a tuple of one list, ([a, b],)."
-            )
+        expected = f"one for each of {self.input_names}. A list of data is a list of batches: give "
+        expected += "a dictionary, or for inputs without labels a tuple of one list, ([a, b],)"
+        require(len(flat) == len(self.inputs), expected, number_of_inputs=len(flat))
         return {
             slot: _as_tensor(value, like)
             for slot, value, like in zip(self.inputs, flat, self.model.inputs, strict=True)
@@ -412,13 +409,9 @@ def _as_tensor(value, like):
         value = keras.ops.expand_dims(value, -1)
     elif len(value.shape) == len(like.shape) + 1 and value.shape[-1] == 1:
         value = keras.ops.squeeze(value, -1)
-    pairs = zip(value.shape[1:], like.shape[1:], strict=False)
-    same = len(value.shape) == len(like.shape) and all(b in (a, None) for a, b in pairs)
-    if not same and not isinstance(value, keras.KerasTensor):  # those of `shapes` may be others
-        raise ValueError(
-            f"Expected inputs of the model's shape, {tuple(like.shape)}. Received: "
-            f"{tuple(value.shape)}. Give the data that it was trained on, batches first."
-        )
+    if not isinstance(value, keras.KerasTensor):  # those of `shapes` may be others
+        expected = f"the model's, {tuple(like.shape)}: give data as it was trained on, in batches"
+        require(fits(value.shape[1:], like.shape[1:]), expected, shape=tuple(value.shape))
     return value if value.dtype == like.dtype else keras.ops.cast(value, like.dtype)
 
 
@@ -534,22 +527,16 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _model(model, copies):
-    if functional(model) is None:
-        raise ValueError(
-            f"A Functional model with a `call` of its own cannot be copied inside of a layer. "
-            f"Received: {model.name}, a {type(model).__name__}."
-        )
+    expected = "one without a `call` of its own, to be copied inside of a layer"
+    require(functional(model) is not None, expected, model=model)
     return keras.models.clone_model(model, clone_function=lambda layer: _copied(layer, copies))
 
 
 def _refuse_hidden(value):
     """Raise ValueError for a function or an object in which a copy would find the old layers."""
-    is_class = isinstance(value, type)
-    if hasattr(value, "named_parameters") and not is_class:  # as a `TorchModuleWrapper` has
-        raise ValueError(
-            f"Expected Keras layers, whose weights can be copied. Received: "
-            f"{type(value).__name__}, a PyTorch module inside of a layer."
-        )
+    is_module = hasattr(value, "named_parameters") and not isinstance(value, type)
+    expected = "a Keras layer, which can be copied, and not a PyTorch module inside of a layer"
+    require(not is_module, expected, attribute=type(value))  # as of a `TorchModuleWrapper`
     cells = getattr(value, "__closure__", None) or ()
     held = [cell.cell_contents for cell in cells if cell != types.CellType()]
     held += [getattr(value, name, None) for name in ("__defaults__", "__kwdefaults__")]

@@ -178,27 +178,18 @@ class Chain:
         """Raise ValueError unless every block of `plan` fits its position and can do its step."""
         for position, step in zip(self.blocks, plan, strict=True):
             block = self.blocks[step.block]
-            moved = block.index != position.index
-            if moved and (block.changes_shape or block.shape != position.shape):
-                raise ValueError(
-                    f"A block that changes the shape cannot be moved. Received: {block.name} at "
-                    f"the position of {position.name}."
-                )
-            whole = all(
-                self._inner[b.index] == self.graph.between(b.source, b.y) for b in (block, position)
-            )
-            if moved and not (whole and self._beside[block.index] <= {*self.sides[position.index]}):
-                raise ValueError(
-                    f"Expected blocks that can take each other's position. Received: {block.name} "
-                    f"at that of {position.name}, where a tensor that depends on a block bypasses "
-                    f"one of them."
-                )
             layer = block.layer
-            if moved and isinstance(layer, SubLayer) and layer.rule.is_history:
-                raise ValueError(
-                    f"A sub-layer whose rule has a slot of the state for it cannot be moved. "
-                    f"Received: {block.name}, with the rule {type(layer.rule).__name__}."
-                )
+            if block is not position:
+                moved = f"{block.name} at the position of {position.name}"
+                same = not block.changes_shape and block.shape == position.shape
+                require(same, "one that keeps the shape, as does the other, to move", block=moved)
+                pair = block, position
+                whole = [self._inner[b.index] == self.graph.between(b.source, b.y) for b in pair]
+                fits = all(whole) and self._beside[block.index] <= {*self.sides[position.index]}
+                expected = "such that both can take each other's position: no tensor that depends "
+                require(fits, f"{expected}on a block bypasses one of them", block=moved)
+                is_history = isinstance(layer, SubLayer) and layer.rule.is_history
+                require(not is_history, "one whose rule has no slots for sub-layers", block=moved)
             without_skip = layer and layer.opens_stage and layer.shortcut is None
             if without_skip and step.action != "run":
                 raise ValueError(

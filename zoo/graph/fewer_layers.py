@@ -1,5 +1,6 @@
 """Models of a class that counts its layers, with fewer of them."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from zoo.graph.blocks import foreign
 from zoo.graph.inline import SIZES, agrees, numbers_of
 from zoo.graph.saving import attributes
 
-Keys = tuple[str, ...]  # of a nested configuration, or nested attributes
+Keys = tuple[str, ...]  # nested attributes
 NESTED = 3  # ours: attributes of attributes to look through, as a layer may refer to its owner
 
 
@@ -32,8 +33,9 @@ def without_layers(
     kept = {path: layers for path, layers in kept.items() if len(layers) < len(old[path])}
     sizes = {len(old[path]): len(layers) for path, layers in kept.items()}
     reason = "they are in no list of layers that its configuration counts"
-    for keys in _counts(model.get_config(), [*sizes]) if len(sizes) == 1 else ():
-        new = _with_count(model, keys, *sizes.values())
+    configs = _counted(model.get_config(), *sizes, *sizes.values()) if len(sizes) == 1 else ()
+    for config in configs:
+        new = _of_config(model, config)
         if new is None or not _take_weights(new, model, kept, removed):
             continue
         probe = numbers_of(lesioned, {}, 0, SIZES)
@@ -57,18 +59,17 @@ def _lists(layer: Any, path: Keys = ()) -> Iterator[tuple[Keys, list[keras.layer
                 yield (*path, name), value
 
 
-def _counts(config: Any, sizes: Sequence[int], path: Keys = ()) -> Iterator[Keys]:
-    """Yield the paths of integers in a configuration that are the size."""
+def _counted(config: Any, old: int, new: int) -> Iterator[dict[str, Any]]:
+    """Yield copies of a configuration, each with another one of the integers `old` as `new`."""
     for key, value in config.items() if isinstance(config, dict) else ():
-        if type(value) is int and value in sizes:
-            yield (*path, key)
-        yield from _counts(value, sizes, (*path, key))
+        found = [new] if type(value) is int and value == old else _counted(value, old, new)
+        yield from ({**config, key: other} for other in found)
 
 
-def _with_count(model, keys, count):
-    """Return a model of another number in its configuration, or None if the class refuses it."""
+def _of_config(model, config):
+    """Return a model of another configuration, or None if the class refuses it."""
     try:
-        new = type(model).from_config(_replaced(model.get_config(), keys, count))
+        new = type(model).from_config(copy.deepcopy(config))
         if not new.built:
             new.build_from_config(model.get_build_config())
     except Exception:  # noqa: BLE001  # the number may be that of heads
@@ -76,11 +77,6 @@ def _with_count(model, keys, count):
     if getattr(model, "preprocessor", None) is not None:
         new.preprocessor = model.preprocessor  # with the vocabulary, which no configuration has
     return new
-
-
-def _replaced(config, keys, value):
-    key, *rest = keys
-    return {**config, key: _replaced(config[key], rest, value) if rest else value}
 
 
 def _take_weights(new, model, kept, removed):

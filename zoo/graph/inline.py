@@ -221,15 +221,12 @@ class _Opener(Views):
         seeds, and the size of the batch. Numbers that change are drawn, counted or computed from
         these, and would be constants in the graph.
         """
-        random = np.random.default_rng(0)
         partly = {key: reason for key, reason in self.stayed.items() if key in self.traces}
         if partly:  # a saved model would have the layer twice
             return {**self.refused, **partly}
-        others = []
-        for variable in model.variables:
-            is_float = keras.backend.is_float_dtype(variable.dtype)
-            change = random.normal(size=variable.shape) if is_float else 1
-            others.append((variable, ops.cast(ops.add(variable.value, change), variable.dtype)))
+        integers = [v for v in model.variables if not keras.backend.is_float_dtype(v.dtype)]
+        others = _other_weights(model, 1.0)
+        others += [(v, ops.cast(ops.add(v.value, 1), v.dtype)) for v in integers]
         sizes = {**self.shapes}
         for name, like in zip(self.graph.input_names, self.graph.model.inputs, strict=True):
             size, *rest = self.shapes.get(name, like.shape)

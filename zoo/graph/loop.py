@@ -2,7 +2,7 @@
 
 import keras
 
-from zoo.checks import check_integers, check_numbers
+from zoo.checks import check_integers, check_numbers, require
 from zoo.graph.blocks import Grain, block_of, find_blocks
 from zoo.graph.calls import Apply, Call, Graph, Values, calls_before, infer, made, reads, symbolic
 from zoo.types import Tensor
@@ -36,19 +36,14 @@ class Region:
         hidden = {self._start, *made(self._inner)} - {self._end}
         readers = [(call.name, call.sources) for call in self._after]
         for reader, slots in [*readers, ("an output", self.graph.outputs)]:
-            if not hidden.isdisjoint(slots):
-                raise ValueError(
-                    f"Expected a run of blocks that nothing bypasses. Received: {self.name} of "
-                    f"{self.graph.model.name!r}, where {reader} reads a tensor from before its "
-                    f"end. Name other blocks."
-                )
+            expected = f"a run that nothing bypasses: {reader} reads a tensor from before its end. "
+            require(hidden.isdisjoint(slots), f"{expected}Name other blocks", blocks=self.name)
 
     def _find(self, blocks, first, last):
         start = first or blocks[0].name
         end = last or first or blocks[-1].name
         i, j = (block_of(blocks, name).index for name in (start, end))
-        if i > j:
-            raise ValueError(f"Expected the earlier block first. Received: {start!r}, {end!r}")
+        require(i <= j, f"{end!r} or a block before it", first=start)
         self.name = start if i == j else f"{start}>{end}"
         self.stage = blocks[i].stage
         self._start, self._end = blocks[i].source, blocks[j].y
@@ -58,11 +53,9 @@ class Region:
             self._end = following
         if self._end == blocks[j].y and i > 0 and blocks[i - 1].shape == blocks[i].shape:
             self._wrap = blocks[i - 1].y, self.graph.between(blocks[i - 1].y, self._start)
-        if shapes[self._start] != shapes[self._end]:
-            raise ValueError(
-                f"Only blocks that keep the shape can be repeated. Received: {self.name}, from "
-                f"{shapes[self._start]} to {shapes[self._end]}. Name a run within one stage."
-            )
+        first, last = shapes[self._start], shapes[self._end]
+        expected = f"a run within one stage, which keeps the shape, and not from {first} to {last}"
+        require(first == last, expected, blocks=self.name)
 
     def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
         """Return the run's input, and by slot what does not depend on it."""

@@ -122,8 +122,7 @@ def fold_identity(model: keras.Model) -> keras.Model:
     """
     blocks, _ = find_blocks(model)
     skips = {id(b.layer): b.layer for b in blocks if isinstance(b.layer, SimplifiedResidual)}
-    if not skips:
-        raise ValueError(f"Expected a `SimplifiedResidual`. Received: {model.name!r}, without one.")
+    require(skips, "one with a `SimplifiedResidual`", model=model)
     plain = {}  # a layer may be shared
     for key, layer in skips.items():
         plain[key] = SimplifiedPlain.from_config(layer.get_config())
@@ -202,10 +201,7 @@ def drop_blocks(
     decay = {block.name: (block.index + 1) / len(blocks) for block in skips}
     by_name = rates if isinstance(rates, Mapping) else dict.fromkeys(decay, rates)
     unknown = [name for name in by_name if name not in decay]
-    if unknown or not decay:
-        raise ValueError(
-            f"Expected names of blocks with a skip, {[*decay]}. Received: {unknown or model.name}"
-        )
+    require(decay and not unknown, f"of blocks with a skip, {[*decay]}", rates=unknown or model)
     for rate in by_name.values():
         check_numbers(0, 1, rates=rate)
     if by_name is not rates:
@@ -270,20 +266,14 @@ def add_exits(
     blocks = as_names(blocks=blocks)
     graph = Graph(model)
     found = {block.name: block for block in find_blocks(graph, grain=grain)[0]}
-    if not {*blocks} <= {*found} - {"last"}:
-        raise ValueError(
-            f"Expected one or more of the blocks {[*found]}, none of them called 'last' as the "
-            f"model's own output is. Received: {blocks}"
-        )
-    if len(graph.outputs) != 1:
-        raise ValueError(f"Expected a model with one output. Received: {len(graph.outputs)}")
+    expected = f"some of {[*found]}, none of them called 'last' as the model's own output is"
+    require({*blocks} <= {*found} - {"last"}, expected, blocks=blocks)
+    names = graph.model.output_names
+    require(len(names) == 1, "a single one: keras.Model(model.inputs, output)", outputs=names)
     last = [*found.values()][-1]
     for name in blocks if head is None else ():
-        if found[name].shape != last.shape:
-            raise ValueError(
-                f"Without `head`, an exit needs the shape of the last block's output, "
-                f"{last.shape}. Received: {name} with {found[name].shape}. Give a head."
-            )
+        expected = f"{last.shape}, as of the last block, or give a `head`"
+        require(found[name].shape == last.shape, expected, **{f"{name}.shape": found[name].shape})
     inputs = graph.new_inputs()
     values = graph.run({**inputs}, symbolic, keep=True)
     outputs = {}

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -56,7 +56,7 @@ class UnsharedBatchNormalization(Configured):
     def __init__(
         self,
         uses: int = 1,
-        share: Sequence[str] = (),
+        share: Collection[str] = (),
         gamma: float = 1.0,
         beta: float = 0.0,
         momentum: float = 0.99,
@@ -64,10 +64,10 @@ class UnsharedBatchNormalization(Configured):
     ) -> None:
         super().__init__(**kwargs)
         check_integers(1, uses=uses)
-        known = isinstance(share, tuple | list) and {*share} <= {*CAN_SHARE}
-        require(known, f"a sequence of any of {CAN_SHARE}", share=share)
+        known = isinstance(share, Collection) and {*share} <= {*CAN_SHARE}
+        require(known, f"a collection of any of {CAN_SHARE}", share=share)
         self.uses = uses
-        self.share = tuple(share)
+        self.share = tuple(sorted(share))
         self.gamma = gamma
         self.beta = beta
         self.momentum = momentum

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from zoo.backend.layers import Conv2D
-from zoo.checks import as_side, check_integers
+from zoo.checks import as_side, check_integers, require
 from zoo.initializers import KaimingNormal
 from zoo.layers.gating import gate
 from zoo.layers.skip import GateBias, Skip, with_own_seed
@@ -35,12 +35,10 @@ class Highway(Skip):
     def build(self, input_shape: Shape) -> None:
         """Build the branches for the input's width."""
         width = getattr(self, self.size)
-        if input_shape[-1] is None or width not in (None, input_shape[-1]):
-            raise ValueError(
-                f"`{type(self).__name__}` keeps its width, so `{self.size}` must equal the input's "
-                f"last axis. Received: {self.size}={width}, input shape={tuple(input_shape)}. "
-                f"Put a {self.remedy}({width or self.size}) before it."
-            )
+        known = input_shape[-1] is not None and width in (None, input_shape[-1])
+        expected = f"the last axis of the input's shape {tuple(input_shape)}, as the skip is the "
+        expected += f"identity. Put a {self.remedy}({width or self.size}) before it"
+        require(known, expected, **{self.size: width})
         self.width = input_shape[-1]
         super().build(input_shape)
 

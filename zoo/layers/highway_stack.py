@@ -8,7 +8,7 @@ from keras import ops
 
 from zoo import backend
 from zoo.backend.keras_private import is_rematerialized
-from zoo.checks import check_integers
+from zoo.checks import check_integers, require
 from zoo.layers.configured import Scanned
 from zoo.layers.highway import HighwayDense
 from zoo.types import Shape, Tensor
@@ -41,11 +41,9 @@ class HighwayDenseStack(Scanned, HighwayDense):
     def __init__(self, depth: int, units: int | None = None, **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
         check_integers(1, depth=depth)
-        if any([*self.regularizers().values(), self.activity_regularizer]):
-            raise ValueError(
-                "A stack has no regularizers, which would see the weights of all layers at once. "
-                "Use single `zoo.HighwayDense` layers."
-            )
+        for name, value in {**self.regularizers(), "activity": self.activity_regularizer}.items():
+            expected = "None, as a stack has no regularizers. Use single `zoo.HighwayDense` layers"
+            require(value is None, expected, **{name: value})
         self.depth = depth
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:

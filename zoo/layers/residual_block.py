@@ -1,6 +1,6 @@
 """Residual blocks whose branch is several convolutions: basic and bottleneck, gated or not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import keras
 
@@ -121,7 +121,7 @@ class ResidualBlock(Skip):
         use_bias: bool | None = None,
         closing_relu: bool = False,
         uses: int = 1,
-        share: Sequence[str] = (),
+        share: Collection[str] = (),
         gamma: float = 1.0,
         kernel_initializer: Initializer | None = None,
         last_initializer: Initializer | None = None,
@@ -138,7 +138,7 @@ class ResidualBlock(Skip):
         self.use_bias = not batch_norm if use_bias is None else use_bias
         self.closing_relu = closing_relu
         self.uses = uses
-        self.share = tuple(share)
+        self.share = tuple(sorted(share))
         self.gamma = gamma
         self.momentum = momentum
         self.kernel_initializer = keras.initializers.get(kernel_initializer or KaimingNormal())

@@ -240,12 +240,10 @@ def id_entries(kernel: np.ndarray | Shape, identity: str = "pad") -> tuple[np.nd
     valid = len(shape) == 4 and shape[0] == shape[1] and shape[0] % 2 == 1
     require(valid, "(side, side, channels, filters) of an odd side, to have a center", kernel=shape)
     side, _, channels, filters = shape
-    too_few = channels is None or filters < channels
-    if too_few or (identity == "duplicate" and filters % channels):
-        raise ValueError(
-            f"A kernel from {channels} channels to {filters} filters holds no identity of the kind "
-            f"{identity!r}: 'pad' needs as many filters or more, 'duplicate' a multiple."
-        )
+    enough = channels is not None and filters >= channels
+    valid = enough and (identity == "pad" or filters % channels == 0)
+    expected = f"as many as the {channels} channels or more, of 'duplicate' a multiple, to hold an "
+    require(valid, f"{expected}identity of the kind {identity!r}", filters=filters)
     outputs = np.arange(channels if identity == "pad" else filters)
     center = np.full_like(outputs, side // 2)
     return center, center, outputs % channels, outputs

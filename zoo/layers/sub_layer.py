@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from zoo.backend import keras_private
-from zoo.checks import check_choice, require
+from zoo.checks import check_choice, fits, require
 from zoo.layers.configured import Configured
 from zoo.layers.gating import gate, widened
 from zoo.layers.rules import RULES, Rule
@@ -97,17 +97,15 @@ class SubLayer(Skip):
     def build(self, input_shape: Shape) -> None:
         """Build F, the gates, the rule and the norm."""
         slots = "" if self.rule.slots is None else f"{self.rule.slots}, "
-        if len(input_shape) < 2 + bool(slots) or (slots and input_shape[-2] != self.rule.slots):
-            raise ValueError(
-                f"Expected a state (batch, ..., {slots}d) of the rule {type(self.rule).__name__}."
-                f" Received: shape {tuple(input_shape)}. `zoo.StreamStart` makes it."
-            )
+        kind = type(self.rule).__name__
+        enough = len(input_shape) >= 2 + bool(slots)
+        valid = enough and (not slots or input_shape[-2] == self.rule.slots)
+        expected = f"(batch, ..., {slots}d), the state of {kind} that `zoo.StreamStart` makes"
+        require(valid, expected, input_shape=tuple(input_shape))
         arguments = self.rule.inner_arguments if self.rule.opens_layer else ()
-        if not {*arguments} <= {*keras_private.call_parameters(self.inner)}:
-            raise ValueError(
-                f"The rule {type(self.rule).__name__} needs a layer F called with {arguments}, "
-                f"as `zoo.layers.attention.CausalAttention`. Received: {self.inner.name}."
-            )
+        takes = {*arguments} <= {*keras_private.call_parameters(self.inner)}
+        expected = f"a layer that {kind} calls with {arguments}, as "
+        require(takes, f"{expected}`zoo.layers.attention.CausalAttention`", inner=self.inner)
         shape = (*input_shape[: -2 if slots else -1], input_shape[-1])
         self.width = shape[-1]
         super().build(shape)
@@ -117,12 +115,8 @@ class SubLayer(Skip):
             found = tuple(self.inner.compute_output_shape(shape) or shape)
         except (TypeError, NotImplementedError):  # it has no such method, or needs more arguments
             found = shape
-        pairs = zip(found, shape, strict=False)
-        if len(found) != len(shape) or any(a != b and None not in (a, b) for a, b in pairs):
-            raise ValueError(
-                f"Expected a layer F that keeps the shape of its input, {tuple(shape)}. "
-                f"Received: {self.inner.name}, which returns {found}."
-            )
+        expected = f"a layer that keeps the shape of its input, {shape}, and not one that returns "
+        require(fits(found, shape), f"{expected}{found}", inner=self.inner)
 
     def parts(self, x: Tensor, **context: Any) -> dict[str, Tensor]:
         """Return x, h, t and c, and the rule's coefficients, by name."""

@@ -1,7 +1,7 @@
 """Many sub-layers of a residual stream in one, for networks too deep to compile one by one."""
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -46,10 +46,11 @@ class SubLayerStack(Scanned, Configured):
     def __init__(self, groups: Sequence[Sequence[SubLayer]], depth: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_integers(1, depth=depth)
+        lists = isinstance(groups, Iterable) and all(isinstance(v, Iterable) for v in groups)
+        layers = [layer for group in groups for layer in group] if lists else []
+        valid = layers and all(isinstance(layer, SubLayer) for layer in layers)
+        require(valid, "lists of `zoo.SubLayer`s", groups=groups)
         groups = [[*group] for group in groups]
-        layers = [layer for group in groups for layer in group]
-        if not layers or not all(isinstance(layer, SubLayer) for layer in layers):
-            raise ValueError(f"Expected lists of `zoo.SubLayer`s. Received: {groups}")
         sizes = [len(group) for group in groups]
         valid = len(groups) in (1, depth) and len({*sizes}) == 1
         require(valid, f"those of one group or depth={depth} groups, all the same", sizes=sizes)
@@ -75,12 +76,9 @@ class SubLayerStack(Scanned, Configured):
                 if not layer.built:
                     layer.build(input_shape)
             values.append([ops.convert_to_numpy(v) for v in _variables(group)])
-            shapes = [[value.shape for value in one] for one in (values[0], values[-1])]
-            if shapes[0] != shapes[1]:
-                raise ValueError(
-                    f"Expected groups with weights of the same shapes. Received: {shapes[0]} of "
-                    f"{self.groups[0][0].name} and those after it, {shapes[1]} of {group[0].name}."
-                )
+            first, last = ([value.shape for value in one] for one in (values[0], values[-1]))
+            expected = f"those of the first group, {first}"
+            require(first == last, expected, shapes_of_weights=last)
         del self._hidden.groups[1:]
         for layer in self.groups[0]:
             _check_pure(layer)
@@ -171,11 +169,7 @@ def _computation(layer, rule):
 
 
 def _check_alike(layer, one, other):
-    if layer.rule.is_history:
-        raise ValueError(
-            f"A rule with slots for sub-layers has no stack. Received: {layer.name}, with the rule "
-            f"{one['rule']}."
-        )
+    require(not layer.rule.is_history, "one without slots for sub-layers", rule=one["rule"])
     shared = [name for name in one if name in other]  # a built rule may have more
     different = [name for name in shared if one[name] != other[name]]
     if different:
@@ -197,8 +191,5 @@ def _check_pure(layer):
         keras_private.store_activations(one)
         regularized |= one.activity_regularizer is not None
         state += [] if one is layer.rule else keras_private.state_of(one)
-    if regularized or state:
-        raise ValueError(
-            f"A stack has no regularizers, dropout or moving averages, which need calls of each "
-            f"group. Received: {layer.name}, with the state {[v.path for v in state]}."
-        )
+    expected = "one without regularizers, dropout and moving averages, which need single calls"
+    require(not (regularized or state), expected, layer=[layer.name, *(v.path for v in state)])

@@ -1,1 +1,0 @@
-"""Experiments of Greff, Srivastava, Schmidhuber (2017), on unrolled iterative estimation."""

@@ -1,1 +1,0 @@
-"""Experiments of Jastrzebski et al. (2018): Residual connections encourage iterative inference."""

@@ -1,1 +1,0 @@
-"""The residual league: rules of residual streams, compared at equal cost."""

@@ -1,1 +1,0 @@
-"""Comparison of scores of blocks and channels to remove, on networks that others trained."""

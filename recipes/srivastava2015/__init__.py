@@ -1,1 +1,0 @@
-"""Experiments of Srivastava, Greff, Schmidhuber (2015): Training very deep networks."""

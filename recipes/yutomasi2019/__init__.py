@@ -1,1 +1,0 @@
-"""Experiments of Yu, Tomasi (2019): Identity connections improve noise stability."""
