@@ -34,8 +34,15 @@ SIGNS = {">": operator.gt, "<": operator.lt, ">=": operator.ge}
 IDLE_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all effects are small
 LESION_EXAMPLES = 64  # ours: lesions of n blocks take n / 2 forward passes
 FEW = 32  # ours: examples whose mean has a standard error of 18 % of their deviation
-VERDICTS = ("refines", "replaces", "idle", "undoes", "explodes")
-LEGEND = """<details open><summary>Legend: the first verdict that fits decides</summary><table>
+VERDICTS = {  # and their colors, on light and dark pages
+    "refines": "#2a9d5c",
+    "replaces": "#3b7dd8",
+    "idle": "#888888",
+    "undoes": "#d97706",
+    "explodes": "#dc2626",
+}
+LEGEND = """<details open style="flex:1 1 24em">
+<summary>Legend: the first verdict that fits decides</summary><table>
 <tr><th scope="row">explodes<td>y is far longer than x, or numbers are not finite
 <tr><th scope="row">idle<td>the output hardly changes without it, a tenth of the mean or less
 <tr><th scope="row">undoes<td>f moves up the loss, or takes away from x
@@ -136,9 +143,14 @@ class Diagnosis:
         texts.append(f"{advice} <code>{code}</code>" if code else advice)
         rows = ['<tr><th scope="row">' + "<td>".join(map(html.escape, v)) for v in self._lines()]
         rows[0] = rows[0].replace("row", "col").replace("<td>", '<th scope="col">')
+        for i, row in enumerate(self.verdicts, 1):
+            dot = f'<span aria-hidden="true" style="color:{VERDICTS[row.verdict]}">●</span>'
+            rows[i] = rows[i].replace(f"<td>{row.verdict}", f"<td>{dot}&nbsp;{row.verdict}", 1)
         return (
             f"{''.join(f'<p>{text}</p>' for text in texts)}"
-            f'<div tabindex="0"><table>{"".join(rows)}</table></div>{LEGEND}'
+            '<div style="display:flex;flex-wrap:wrap;gap:0 3em">'
+            f'<div tabindex="0" style="max-width:100%"><table>{"".join(rows)}</table></div>'
+            f"{LEGEND}</div>"
         )
 
 

@@ -11,7 +11,7 @@ from keras import layers, ops
 import zoo
 from helpers.harness import slow_elsewhere, without_backend
 from zoo.callbacks import training
-from zoo.callbacks.diagnose import Diagnosis, Verdict, judge
+from zoo.callbacks.diagnose import VERDICTS, Diagnosis, Verdict, judge
 from zoo.callbacks.probes.objective import sample
 from zoo.callbacks.probes.probe import Row
 
@@ -293,7 +293,8 @@ def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_p
     for text in ("chain on 24 examples", "cos(f,x) -1 &lt; -0.5"):
         assert text in page
     for row in report.verdicts:
-        cells = f"{row.block}<td>{row.verdict}<td>{html.escape(row.reason)}<td>"
+        dot = f'<span aria-hidden="true" style="color:{VERDICTS[row.verdict]}">●</span>'
+        cells = f"{row.block}<td>{dot}&nbsp;{row.verdict}<td>{html.escape(row.reason)}<td>"
         assert f'<tr><th scope="row">{cells}' in page
         assert f'<tr><th scope="row">{row.verdict}<td>' in page  # of the legend
     assert page.index("prune_blocks(model, [&#x27;idle&#x27;])") < page.index("<table>")
