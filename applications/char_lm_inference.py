@@ -128,7 +128,8 @@ def pad_slots(model: keras.Model, characters: np.ndarray) -> np.ndarray:
     spare = slots - characters.shape[-1]
     valid = spare >= 0 and ((characters >= 0) & (characters < count)).all()
     expected = f"from 0 to {count - 1}, in at most {slots} slots. Give the vocabulary of the model"
-    require(valid, expected, characters=characters)
+    received = f"{np.unique(characters)} in {characters.shape[-1]} slots"
+    require(valid, expected, characters=received)
     return np.pad(characters, [(0, 0)] * (characters.ndim - 1) + [(0, spare)])
 
 

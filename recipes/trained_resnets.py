@@ -5,11 +5,12 @@ The weights are resnet20, 32, 44 and 56 of the public repository akamaster/pytor
 8.27, 7.37, 6.90 and 6.61 %; the paper: 8.75, 7.51, 7.17 and 6.97. Experiments take them with
 --scale trained, where seed 0 is the network of 20 layers, 1 of 32, 2 of 44, 3 of 56.
 
-With --scale trained56 a seed is one of eight networks of 56 layers that others trained by the same
-script (200 epochs, rates 0.1, 0.01 and 0.001), in the order of `TRAINERS`; trainings by other
-schedules are left out. Copy PATH, at COMMIT of
-github.com/OWNER/REPOSITORY, to DATA/resnets/OWNER/resnet56.th; of the first owner's runs to
-OWNER-run_1 and so on. The last is the one of akamaster.
+With --scale trained56 a seed is one of eight networks of 56 layers that others trained, in the
+order of `TRAINERS`: by the same script (200 epochs, rates 0.1, 0.01 and 0.001), but for the
+seventh, whose own script has the paper's 164 epochs. Left out are four of DanSun18's runs, by other
+schedules, and two of EtoDemerzel0427's, of an experiment with compressed gradients. Copy PATH, at
+COMMIT of github.com/OWNER/REPOSITORY, to DATA/resnets/OWNER/resnet56.th; of the first owner's runs
+to OWNER-run_1 and so on. The last is the one of akamaster.
 """
 
 import math

@@ -210,9 +210,9 @@ def section4_4(seeds):
 
 
 def spared_percent(one, network, ending=""):
-    """Return the share of blocks that can be left out for `TOLERATED` points of accuracy.
+    """Return the percentage of blocks that can be left out for `TOLERATED` points of accuracy.
 
-    Of those blocks whose name has the ending.
+    Only blocks whose name has the ending count.
     """
     whole, *without = one[network]["without_a_block"]["accuracy"]
     among = [name.endswith(ending) for name in one[network]["blocks"]]
@@ -293,7 +293,8 @@ CLAIMS = (
         figure="section2",
         changed=f"{HISTORY}; an untrained network is none, as it has no accuracy to lose. The "
         "stages' first blocks, which the paper excepts, came with the scale trained56, before its "
-        "lesions were known, as a control where there is no plain network",
+        "lesions were known, as a control where there is no plain network; those of the four "
+        "depths were on record",
     ),
     of_veit(
         name="G4",
