@@ -13,8 +13,9 @@ From wherever the package is installed: `zoo-recipe list`, `zoo-recipe srivastav
 A name is that of an experiment, paper, table or figure, or a pattern; "all" is every experiment.
 `list` prints all of them, and what is on record. `claims` runs the miniatures of the papers'
 claims, all or those named, and prints a verdict on each; without --seeds with three seeds, and with
-four, five and eight if the verdict is not settled earlier. `report` writes the
-generated parts of README.md and docs from the results on record, and draws their figures again.
+four, five and eight if the verdict is not settled earlier; with --scale replication once, with all
+its seeds. `report` writes the generated parts of README.md and docs from the results on record, and
+draws their figures again.
 
 A killed run resumes when the same command is given again, and one that has ended is not repeated.
 --keep saves what was measured and drawn in recipes/results, and values of claims beside those of
@@ -30,8 +31,9 @@ from collections.abc import Sequence
 
 import absl.flags
 
+from zoo.checks import require
 from zoo.recipes.experiment import catalog, command_line, pages, store
-from zoo.recipes.experiment.definitions import LOOKS, Claim, Experiment
+from zoo.recipes.experiment.definitions import REPLICATION, Claim, Experiment
 
 
 def main(words: Sequence[str]) -> int:
@@ -78,8 +80,11 @@ def run_claim(
     experiment: Experiment, claim: Claim, needed: Sequence[Experiment], flags: Sequence[str]
 ) -> None:
     """Measure a claim with as many seeds as given, or as its verdict needs."""
-    given = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0].seeds
-    for seeds in [given] if given else [tuple(range(number)) for number in LOOKS]:
+    plan = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0]
+    looks = [plan.seeds] if plan.seeds else plan.settings.looks
+    is_replication = plan.settings.looks == [REPLICATION]
+    require(not is_replication or looks == [REPLICATION], f"{REPLICATION}", seeds=plan.seeds)
+    for seeds in looks:
         seeded = [dataclasses.replace(one, seeds=seeds) for one in needed]
         plans = [command_line.parse(one, flags)[0] for one in seeded]
         measured = [plan.run() for plan in plans]
@@ -90,8 +95,7 @@ def run_claim(
             raise ValueError(f"These settings do not measure {claim.name}: no {error}") from error
         text = f"{row['criterion']}; measured {pages.measured_text(row)}, seeds {row['seeds']}"
         print(f"{claim.name}: {row['verdict']}. {text}", flush=True)
-        is_settled = claim.is_settled(row["values"], row["control"]["values"])
-        if is_settled or len(seeds) == plans[0].settings.most_seeds:
+        if claim.is_settled(row["values"], row["control"]["values"]):
             break
     if plans[0].options.keep:
         pages.keep_claims([pages.with_other_seeds(claim, row)])

@@ -22,7 +22,7 @@ import numpy as np
 
 import zoo
 from zoo.checks import require
-from zoo.recipes.experiment import ImageSelection, setting
+from zoo.recipes.experiment import ImageSelection, Settings, setting
 from zoo.recipes.experiment.networks import ImageData
 
 DEPTHS = (20, 32, 44, 56)  # by seed
@@ -42,7 +42,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels / 25
 class Trained(ImageSelection):
     """Settings of an experiment with trained networks."""
 
-    most_seeds: ClassVar[int] = len(DEPTHS)
+    looks: ClassVar[list[tuple[int, ...]]] = Settings.looks[:2]  # to the last network
     networks: ClassVar[list[tuple[int, str]]] = [(depth, ".") for depth in DEPTHS]
     data: str = setting("cifar10", "Data set that they were trained on.")
     batch: int = setting(200, "Images in a batch.")
@@ -52,7 +52,7 @@ class Trained(ImageSelection):
 class Trained56(Trained):
     """Settings of an experiment with eight trainings of one network."""
 
-    most_seeds: ClassVar[int] = len(TRAINERS)
+    looks: ClassVar[list[tuple[int, ...]]] = Settings.looks
     networks: ClassVar[list[tuple[int, str]]] = [(56, trainer) for trainer in TRAINERS]
 
 

@@ -11,6 +11,8 @@ from scipy import stats
 
 # Numbers of seeds at which a verdict is taken, and its probability of error. They add up to 5 %.
 LOOKS = {3: 0.025, 4: 0.0125, 5: 0.00625, 8: 0.00625}
+REPLICATION = tuple(range(200, 212))  # seeds of a replication, which has one verdict, of all
+LEVELS = LOOKS | {len(REPLICATION): 0.05}
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 # What `measure` returned: numbers, texts, lists of these, NumPy arrays, and dictionaries of all.
@@ -39,11 +41,10 @@ class Settings:
     """Settings of any experiment; a subclass, a dataclass too, adds fields made by `setting`.
 
     A check in `__post_init__` raises ValueError, which ends a command before any work is lost. A
-    claim is measured with the numbers of seeds in `LOOKS`, until it `is_settled` or `most_seeds`
-    are measured.
+    claim is measured with the seeds of one look after the other, until it `is_settled`.
     """
 
-    most_seeds: ClassVar[int] = max(LOOKS)
+    looks: ClassVar[Sequence[tuple[int, ...]]] = [tuple(range(number)) for number in LOOKS]
     precision: str = setting("float32", "Dtype policy of the layers.", PRECISIONS)
 
     def __init_subclass__(cls) -> None:
@@ -104,7 +105,7 @@ class Artifact:
 
 
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
-    """Return the ends of Student's interval of the mean over seeds, at the level of `LOOKS`.
+    """Return the ends of Student's interval of the mean over seeds, at the level of `LEVELS`.
 
     That of a ratio is of its logarithm. None below three seeds, if a value is
     not finite, or a ratio not positive.
@@ -112,15 +113,15 @@ def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None
     shown = _samples(values, ratio)
     if shown is None:
         return None
-    quantile = 1 - LOOKS[len(shown)] / 2
+    quantile = 1 - LEVELS[len(shown)] / 2
     half = float(stats.sem(shown) * stats.t.ppf(quantile, len(shown) - 1))
     low, high = statistics.fmean(shown) - half, statistics.fmean(shown) + half
     return (math.exp(low), math.exp(high)) if ratio else (low, high)
 
 
 def looked_at(values: Sequence[float]) -> Sequence[float]:
-    """Return the values of the first seeds, of the largest number in `LOOKS` that there is."""
-    return values[: max((number for number in LOOKS if number <= len(values)), default=0)]
+    """Return the values of the first seeds, of the largest number in `LEVELS` that there is."""
+    return values[: max((number for number in LEVELS if number <= len(values)), default=0)]
 
 
 def _samples(values, ratio):
@@ -254,7 +255,7 @@ class Claim:
     def p_value(self, values: Sequence[float]) -> float:
         """Return the two-sided p-value of Student's test that the mean is the nearest limit.
 
-        It is multiplied so that it is below 0.05 where it is below that of `LOOKS`, and is 1 if
+        It is multiplied so that it is below 0.05 where it is below that of `LEVELS`, and is 1 if
         there is no interval.
         """
         samples = _samples(values, self.ratio)
@@ -264,7 +265,7 @@ class Claim:
         if max(samples) == min(samples):
             return float(samples[0] in bounds)
         p = float(max(stats.ttest_1samp(samples, bound).pvalue for bound in bounds))
-        return min(1.0, p * 0.05 / LOOKS[len(samples)])
+        return min(1.0, p * 0.05 / LEVELS[len(samples)])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

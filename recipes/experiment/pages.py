@@ -160,6 +160,8 @@ def with_other_seeds(claim: Claim, row: Mapping[str, Any]) -> dict[str, Any]:
     kept = len(pairs) - len(row["seeds"])
     if kept == 0:
         return {**row}
+    most = max(definitions.LOOKS)
+    require(len(pairs) <= most, f"at most {most}, with those on record", seeds=[*pairs])
     values, controls = zip(*pairs.values(), strict=True)
     return {
         **row,
@@ -438,7 +440,7 @@ def _facts(one, row):
     ]
     limits = [f"{factor:g}: {one.claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
     if row["verdict"] == "undecided":
-        most = one.experiment.scales[row["scale"]].most_seeds
+        most = len(one.experiment.scales[row["scale"]].looks[-1])
         texts.append(f"undecided after {count} of at most {most} seeds")
     return [
         f"{row['paper']}; {row['scale']}. {'; '.join(texts)}.",

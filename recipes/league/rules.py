@@ -20,6 +20,7 @@ import functools
 import itertools
 import json
 import statistics
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -33,7 +34,7 @@ from zoo.layers.rules import Streams
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting, store
 from zoo.recipes.experiment.characters import check_test_text, load_text, random_examples, windows
-from zoo.recipes.experiment.definitions import contrast, holm
+from zoo.recipes.experiment.definitions import REPLICATION, contrast, holm
 
 ENTRIES = {  # arguments of `zoo.transformer_lm`
     "pre": {},
@@ -91,7 +92,7 @@ class Sizes(experiment.Settings):
 
 
 class Settings(Sizes):
-    """Settings of the league."""
+    """Settings of the league; "replication" is "miniature" with other seeds, see docs/league.md."""
 
     entries: tuple[str, ...] = setting(tuple(ENTRIES), "Networks to train.", [*ENTRIES])
     rates: tuple[float, ...] = setting(
@@ -108,6 +109,13 @@ class Settings(Sizes):
         require(valid, "rising, positive rates", rates=self.rates)
 
 
+class Replication(Settings):
+    """Settings of a replication: one verdict, of seeds that are fixed beforehand."""
+
+    looks: ClassVar[list[tuple[int, ...]]] = [REPLICATION]
+
+
+SMALL = {"width": 32, "batch": 16, "updates": 800, "rates": (8e-3, 16e-3, 32e-3)}
 SCALES = {
     "smoke": Settings(
         entries=("pre", "dhc"),
@@ -121,8 +129,9 @@ SCALES = {
         rate=1e-3,
         test_characters=200,
     ),
-    "miniature": Settings(
-        entries=MINIATURE, width=32, batch=16, updates=800, rates=(8e-3, 16e-3, 32e-3)
+    "miniature": Settings(entries=MINIATURE, **SMALL),
+    "replication": Replication(
+        entries=tuple(name for name in MINIATURE if name != "pre_more"), **SMALL
     ),
     "full": Settings(),
 }
@@ -562,7 +571,7 @@ CLAIMS = (
 )  # fmt: skip
 RATES = Experiment(
     name="league/rates",
-    scales=SCALES,
+    scales={name: one for name, one in SCALES.items() if name != "replication"},
     measure=measure_rates,
     artifacts=[Artifact("rates", "Validation loss by learning rate", rates_table)],
     seeds=(100, 101),

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import pytest
 from absl import flags
+from scipy import stats
 
 import zoo
 from helpers.harness import output_of, start_recipe, without_backend
@@ -41,7 +42,13 @@ from zoo.recipes.experiment import (
     setting,
     store,
 )
-from zoo.recipes.experiment.definitions import ImageSettings, difference, holm, interval
+from zoo.recipes.experiment.definitions import (
+    REPLICATION,
+    ImageSettings,
+    difference,
+    holm,
+    interval,
+)
 from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.srivastava2015 import gates
 
@@ -468,6 +475,29 @@ def test_a_claim_takes_more_seeds_until_it_is_settled(
     assert reproduce.run_claims([], [f"--runs={tmp_path}", *words]) == 0
     assert len([*tmp_path.rglob(store.MEASURED)]) == len(seeds)
     assert f"seeds {seeds}\n" in capsys.readouterr().out
+
+
+def test_a_replication_has_one_verdict_of_seeds_that_are_fixed(tmp_path, monkeypatch, capsys):
+    class Fixed(Settings):
+        looks = [REPLICATION]
+
+    def measure(settings, run):
+        return {"x": 6.01 + 0.01 * (run.seed % 2), "control": 0.0}
+
+    claim = Claim(value=lambda one: one["x"], at_least=6, control=CONTROL, **TEXTS)
+    toy = dataclasses.replace(TOY, scales={"full": Fixed()}, measure=measure, artifacts=[])
+    monkeypatch.setattr(catalog, "claims", lambda names: [(toy, claim)])
+    monkeypatch.setattr(catalog, "load", lambda name: toy)
+    monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
+    assert reproduce.run_claims([], [f"--runs={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("shown") == 1  # and none after 3, 4, 5 and 8 seeds
+    assert f"seeds {[*REPLICATION]}\n" in printed
+    samples = [0.0, 1.0] * 6
+    expected = stats.t.interval(0.95, 11, 0.5, stats.sem(samples))
+    np.testing.assert_allclose(interval(samples, False), expected)
+    with pytest.raises(ValueError, match=r"Received: seeds=\(200, 201, 202\)"):
+        reproduce.run_claims([], [f"--runs={tmp_path}", "--seeds=200,201,202"])
 
 
 @pytest.mark.parametrize("command", ["claims", "list", "report"])
