@@ -51,6 +51,12 @@ class Settings:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
+class Replication(Settings):
+    """Mixin: settings of a replication, whose one verdict is of seeds that are fixed beforehand."""
+
+    looks: ClassVar[Sequence[tuple[int, ...]]] = [REPLICATION]
+
+
 class ImageSelection(Settings):
     """Settings of an experiment with images, which may not train."""
 

@@ -20,7 +20,6 @@ import functools
 import itertools
 import json
 import statistics
-from typing import ClassVar
 
 import keras
 import numpy as np
@@ -34,7 +33,7 @@ from zoo.layers.rules import Streams
 from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting, store
 from zoo.recipes.experiment.characters import check_test_text, load_text, random_examples, windows
-from zoo.recipes.experiment.definitions import REPLICATION, contrast, holm
+from zoo.recipes.experiment.definitions import Replication, contrast, holm
 
 ENTRIES = {  # arguments of `zoo.transformer_lm`
     "pre": {},
@@ -109,10 +108,8 @@ class Settings(Sizes):
         require(valid, "rising, positive rates", rates=self.rates)
 
 
-class Replication(Settings):
-    """Settings of a replication: one verdict, of seeds that are fixed beforehand."""
-
-    looks: ClassVar[list[tuple[int, ...]]] = [REPLICATION]
+class Again(Replication, Settings):
+    """Settings of the replication."""
 
 
 SMALL = {"width": 32, "batch": 16, "updates": 800, "rates": (8e-3, 16e-3, 32e-3)}
@@ -130,9 +127,7 @@ SCALES = {
         test_characters=200,
     ),
     "miniature": Settings(entries=MINIATURE, **SMALL),
-    "replication": Replication(
-        entries=tuple(name for name in MINIATURE if name != "pre_more"), **SMALL
-    ),
+    "replication": Again(entries=tuple(name for name in MINIATURE if name != "pre_more"), **SMALL),
     "full": Settings(),
 }
 

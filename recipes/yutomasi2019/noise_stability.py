@@ -20,7 +20,7 @@ from scipy import stats
 
 from zoo import callbacks
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
-from zoo.recipes.experiment.definitions import contrast
+from zoo.recipes.experiment.definitions import Replication, contrast
 from zoo.recipes.jastrzebski2018.training import of_blocks
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import compared, depths_of, row, series, table
@@ -45,11 +45,15 @@ class Settings(networks.Networks):
     projections: int = setting(128, "Random projections of interlayer cushions; ours.")
 
 
+class Again(Replication, Settings):
+    """Settings of the replication."""
+
+
+SMALL = {**networks.MINIATURE, "probe_examples": 1000, "flow_examples": 32, "projections": 16}
 SCALES = {
     "smoke": Settings(**networks.SMOKE, probe_examples=8, flow_examples=2, projections=4),
-    "miniature": Settings(
-        **networks.MINIATURE, probe_examples=1000, flow_examples=32, projections=16
-    ),
+    "miniature": Settings(**SMALL),
+    "replication": Again(**SMALL),
     "full": Settings(),
 }
 
