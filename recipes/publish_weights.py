@@ -6,7 +6,7 @@
 The first writes NAME.weights.h5 and the set's card in cards.json into zoo/pretrained. FACTS is a
 JSON file of the card's facts, see `publish`; the card that there is has the others. The second
 measures all sets again, or those that it names, and adds the metric on its backend to their cards.
-Both write docs/weights.md.
+Both write docs/weights.md and pages of `zoo.diagnose`.
 """
 
 import argparse
@@ -23,10 +23,15 @@ import keras
 
 import zoo
 from zoo import weights
+from zoo.applications.char_lm_inference import flat
 from zoo.io import load_model, replace
 from zoo.recipes.experiment import command_line, pages
+from zoo.recipes.experiment.characters import windows
 from zoo.types import PathLike
 
+EXAMPLES = 500  # images of a page; ours
+TEXTS = 64
+PAGES = pages.RESULTS / "weights"
 FACTS = (
     *("builder", "arguments", "data", "metric", "trained", "paper", "paper_of", "deviations"),
     *("command", "commit", "seed", "seconds", "hardware", "backend", "traces", "licence"),
@@ -84,6 +89,24 @@ def verify(name: str, data_dir: PathLike | None = None) -> dict[str, Any]:
     return cards[name]
 
 
+def write_page(name: str, data_dir: PathLike | None = None) -> None:
+    """Write the page of `zoo.diagnose` of a set, of `EXAMPLES` images or `TEXTS` texts."""
+    facts = weights.card(name)
+    model = weights.build(name)
+    loss = None
+    if facts.metric == "test_perplexity":
+        model = flat(model)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        test = weights.corpus(facts, data_dir).test
+        x, y = (part[:TEXTS] for part in windows(test, model.input_shape[1]))
+    else:
+        x, y = (part[:EXAMPLES] for part in weights.test_set(facts, data_dir))
+    report = zoo.callbacks.diagnose(model, x, y, loss)
+    report.title = f"{name}: {report.title}"
+    PAGES.mkdir(parents=True, exist_ok=True)
+    report.to_html(PAGES / f"{name}.html")
+
+
 def write_cards(cards: dict[str, dict[str, Any]]) -> None:
     """Write zoo/pretrained/cards.json with a line for each fact, however long."""
     parts = []
@@ -128,6 +151,7 @@ def main(words: list[str] | None = None) -> None:
     else:
         made = {name: verify(name, given.data_dir) for name in given.names}
     for name, card in made.items():
+        write_page(name, given.data_dir)
         print(f"{name}: {card['metric']} {card['value']} with {keras.config.backend()}")
     pages.write_generated(pages.DOCS / "weights.md", pages.weights_page())
 

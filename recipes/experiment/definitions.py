@@ -11,7 +11,7 @@ from scipy import stats
 
 # Numbers of seeds at which a verdict is taken, and its probability of error. They add up to 5 %.
 LOOKS = {3: 0.025, 4: 0.0125, 5: 0.00625, 8: 0.00625}
-REPLICATION = tuple(range(200, 212))  # seeds of a replication, which has one verdict, of all
+REPLICATION = tuple(range(200, 210))  # seeds of a replication, which has one verdict, of all
 LEVELS = LOOKS | {len(REPLICATION): 0.05}
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 

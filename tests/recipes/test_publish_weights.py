@@ -39,6 +39,7 @@ def folder(tmp_path, monkeypatch):
     """Cards and files of `tmp_path`, with a copy of the package's cards; return that folder."""
     content = (weights.FOLDER / "cards.json").read_text(encoding="utf-8")
     monkeypatch.setattr(pages, "DOCS", tmp_path)
+    monkeypatch.setattr(publish_weights, "PAGES", tmp_path / "pages")
     monkeypatch.setattr(weights, "FOLDER", tmp_path / "package")
     (tmp_path / "weights.md").write_text(f"# Weights\n\n{pages.MARK}\n", encoding="utf-8")
     weights.FOLDER.mkdir()
@@ -76,6 +77,7 @@ def test_a_network_becomes_weights_a_card_and_a_page(folder, monkeypatch, capsys
     publish_weights.main(["small", f"--model={folder / 'model.keras'}"])  # with the card's facts
     content = weights.read_cards()
     assert {key: content["small"][key] for key in facts} == facts
+    assert "small: highway_mlp3 on 297" in (folder / "pages" / "small.html").read_text("utf-8")
     publish_weights.main(["small"])
     page = (folder / "weights.md").read_text("utf-8")
     assert page.startswith("# Weights\n") and "## small\n\n- `zoo.highway_mlp(depth=3" in page
