@@ -471,18 +471,20 @@ FIGURES = (  # number, number with CIFAR-100, title, function and its first argu
 
 def experiment(model, data):
     """Return the experiment of a network of the paper on CIFAR-10 or CIFAR-100."""
-    is_first = model == "cifar_resnet" and data == "cifar10"
+    is_resnet = model == "cifar_resnet"
+    is_first = is_resnet and data == "cifar10"
     full = Refinement(model=model, data=data, schedule=model, epochs=training.SCHEDULES[model][2])
     small = {"model": "cifar_resnet", "depth": 14, "unroll": 2, "borderline_examples": 8}
     smoke = dataclasses.replace(full, **training.SMOKE, **small)
+    miniature = Miniature() if is_first else Miniature(data=data, train_examples=20_000)
     trained = {"trained": Trained(), "trained56": Trained56()}
-    others = {"miniature": Miniature(), **trained} if is_first else {}
+    others = ({"miniature": miniature} if is_resnet else {}) | (trained if is_first else {})
     artifacts = [
         Artifact(f"fig{number}", title, functools.partial(*make))
         for first, other, title, *make in FIGURES
         if (number := first if data == "cifar10" else other)
     ]
-    if model == "cifar_resnet":
+    if is_resnet:
         artifacts.append(training.table1(lambda one: [one["network"]]))
     name = f"refinement_{model}_{data}".replace("_cifar_resnet", "").removesuffix("_cifar10")
     return Experiment(
