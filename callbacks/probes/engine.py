@@ -20,7 +20,7 @@ from zoo.callbacks.probes.objective import (
     to_arrays,
     values_of,
 )
-from zoo.callbacks.probes.probe import GRADIENTS, LABELED, Parts, Probe, Row, Table, titled
+from zoo.callbacks.probes.probe import GRADIENTS, LABELED, MASKED, Parts, Probe, Row, Table, titled
 from zoo.checks import as_path, check_choice, check_integers, require
 from zoo.graph.blocks import Grain, Network, residual_branch, whole_network
 from zoo.graph.calls import made, reads
@@ -29,6 +29,7 @@ from zoo.layers.sub_layer_stack import SubLayerStack
 from zoo.types import PathLike, Tensor
 
 VIEWS = ("state", "read", "readout")
+FIRST = "channels_first"  # a value of `data_format`
 
 
 def run(  # noqa: PLR0913 (options by keyword)
@@ -131,6 +132,9 @@ class Observer:
         self.keep = "steps" in needs or not reads(self.tail) <= made(self.tail) | {self.last.y}
         self.by_call = {block.call: block for block in self.blocks}
         self.by_end = {block.y: block for block in self.blocks}
+        pairs = [(b, c) for b in self.blocks for c in self.graph.between(b.source, b.y)]
+        first = [(b, c) for b, c in pairs if getattr(c.layer, "data_format", "") == FIRST]
+        self.channels_first = {b.stage for b, c in first if len(c.shapes[0]) == len(b.shape)}
         self.marked = {slot for block in self.blocks for slot in (block.source, block.x)}
         self.step = compiled(self._step, self.model)
 
@@ -200,6 +204,8 @@ class Observer:
             tensors = parts[block.name] | of_block
             if self.views:
                 tensors = self._viewed(block, tensors)
+            if block.stage in self.channels_first:
+                tensors |= {k: ops.moveaxis(tensors[k], 1, -1) for k in MASKED if k in tensors}
             part = Parts(block, tensors, use, layers)
             stages.setdefault((block.stage, block.name in self.read_out), []).append(part)
         return [self._measure(probe, stages, mask) for probe in self.probes]

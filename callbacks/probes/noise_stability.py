@@ -5,7 +5,7 @@ section 5 and appendix D; Arora, Ge, Neyshabur, Zhang (2018), arXiv:1802.05296, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -86,15 +86,19 @@ def _linear_steps(block):
         )
     linear = (None, keras.activations.linear)
     found = [step for step in steps if type(step[0]) in KINDS and step[0].activation in linear]
+    check_channels_last(inner for inner, *_ in found)
     for inner, *_ in found:
-        check_channels_last(inner)
+        dtype = keras.backend.standardize_dtype(inner.kernel.dtype)
+        expected = f"a float kernel in {inner.name}. Measure the network before `quantize`"
+        require(keras.backend.is_float_dtype(dtype), expected, kernel=dtype)
     return found
 
 
-def check_channels_last(layer: keras.layers.Layer) -> None:
+def check_channels_last(found: Iterable[keras.layers.Layer]) -> None:
     """Raise ValueError for a layer whose channels are not the last axis."""
-    order = getattr(layer, "data_format", "channels_last")
-    require(order == "channels_last", f"channels_last in {layer.name}", data_format=order)
+    for layer in found:
+        order = getattr(layer, "data_format", "channels_last")
+        require(order == "channels_last", f"channels_last in {layer.name}", data_format=order)
 
 
 def interlayer_cushions(
@@ -118,13 +122,11 @@ def interlayer_cushions(
     """
     check_integers(2, projections=projections)
     chain = Chain(model)
-    for call in chain.graph.calls:
-        check_channels_last(call.layer)
+    check_channels_last(call.layer for call in chain.graph.calls)
 
-    def ends_of_blocks(values):
+    def ends_of_blocks(x):
         """Return each block's input and output, states."""
         pairs = []
-        x = values
         for index, step in enumerate(chain.plan):
             x = chain.link(index, x)
             pairs.append((x, chain.do(step, x)))
@@ -207,10 +209,11 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     larger: 0.14 with 8 x 8, 0.21 with 32 x 32.
 
     Raises:
-        ValueError: if the network does not end in a `Dense`, channels do not mix after any block,
-            or labels are missing.
+        ValueError: if the network does not end in a `Dense`, channels are not last or do not mix
+            after any block, or labels are missing.
     """
     graph = Graph(model)
+    check_channels_last(call.layer for call in graph.calls)
     last = [call for call in graph.calls if graph.outputs[0] in call.outputs]
     expected = "one whose first output is that of a Dense, whose input are the final features"
     require(last and isinstance(last[0].layer, layers.Dense), expected, model=model)
@@ -229,8 +232,7 @@ def dominant_flow(model: keras.Model, data: Any, loss: Loss = None, batch_size: 
     sums = dict.fromkeys((block.name for block in measured), 0.0)
     count = 0
     for x, y in batches(data, batch_size, objective.check):
-        if y is None:
-            raise ValueError("Dominance is of the loss's gradient. Received: data without labels.")
+        require(y is not None, "given, as data without labels have no loss", labels=y)
         for name, shares in flow(graph.start(x), ops.convert_to_tensor(y)).items():
             shares = ops.convert_to_numpy(shares).astype("float64")
             sums[name] += (shares * nan_mask(x)).sum()

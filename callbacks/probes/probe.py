@@ -72,10 +72,11 @@ class Probe:
         needs: Keys that a block must have to be measured. Always there: `y`, the output. `x`, the
             skip input (the shortcut's end where the shape changes), and `f = y - x`, except in a
             plain block that changes the shape. `h`, `t`, `c` in the zoo's layers that have them.
-            `input`, the block's input. With labels also `dx`, `dinput` and `dh`, the gradients of
-            an example's loss at `x`, `input` and `h`; `labels`; and in the last stage the early
-            readout: `probabilities` and `loss` of the classifier applied to `y`, and
-            `dx_classifier`, the gradient of that loss applied to `x`. Of outputs such as `(batch,
+            `input`, the block's input. All are channels last, whatever the block's `data_format`.
+            With labels also `dx`, `dinput` and `dh`, the gradients of an example's loss at `x`,
+            `input` and `h`; `labels`; and in the last stage the early readout: `probabilities` and
+            `loss` of the classifier applied to `y`, and `dx_classifier`, the gradient of that loss
+            applied to `x`. Of outputs such as `(batch,
             steps, classes)` these have a value for each position, of which `block.average` is an
             example's. `network`: logarithms of the network's own probabilities. `steps`: of a sum's
             residual branch, pairs of the input and the output of each of `block.layers`, those with
@@ -672,9 +673,8 @@ class ClassGates(Probe):
     def measure(self, block: Parts, stage: Sequence[Parts]) -> dict[str, Tensor]:
         """Return each unit's gate, for all examples and for those of the class."""
         labels = block["labels"]
-        if len(labels.shape) > 1 and labels.shape[-1] not in (1, self.classes):
-            shape = tuple(labels.shape)
-            raise ValueError(f"Expected one class for each example. Received: labels of {shape}.")
+        valid = len(labels.shape) == 1 or labels.shape[-1] in (1, self.classes)
+        require(valid, "one class for each example", labels=tuple(labels.shape))
         inside = ops.cast(class_indices(labels, (None, self.classes)) == self.of, "float32")
         units = block.by_unit(block["t"])
         return {"all": units, "inside": units * inside[:, None], "share": inside}

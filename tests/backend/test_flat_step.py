@@ -275,6 +275,33 @@ def test_seeded_dropout_trains_by_keras_with_a_warning():
         assert_trained_alike(seeded)
 
 
+def test_a_stateful_rnn_trains_by_keras_with_a_warning():
+    def make():
+        inputs = keras.Input(batch_shape=(2, *IMAGES))
+        x = layers.SimpleRNN(5, stateful=True)(layers.Reshape((8, 24))(inputs))
+        return keras.Model(inputs, layers.Dense(CLASSES)(x))
+
+    def fit(model):
+        return model.fit(X[:10], Y[:10], batch_size=2, epochs=2, verbose=0).history
+
+    with pytest.warns(UserWarning, match="variables that the model does not track"):
+        assert_trained_alike(make, fit=fit)
+
+
+def test_an_input_that_was_its_own_label_in_the_traced_step_has_others_later(traces):
+    def fit(model):
+        model.compile("sgd", "mse")
+        clean = ops.convert_to_tensor(X[:2])
+        return [model.train_on_batch(x, clean) for x in (clean, clean + 1)]
+
+    def make():
+        inputs = keras.Input(IMAGES)
+        return keras.Model(inputs, layers.Dense(3)(inputs))
+
+    assert_trained_alike(make, fit=fit)
+    assert len(traces) == 1
+
+
 def test_what_traces_but_does_not_run_trains_by_keras_with_a_warning(traces):
     def native():
         inputs = keras.Input(batch_shape=(2, *IMAGES))

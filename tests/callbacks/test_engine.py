@@ -193,6 +193,21 @@ def test_an_example_whose_output_is_zero_counts_as_unchanged():
     assert change[0] == pytest.approx(0.75 * change[1], rel=1e-5)
 
 
+def test_channels_first_have_the_numbers_of_channels_last(backend):
+    if backend == "tensorflow":
+        pytest.skip("its CPU has no convolutions of channels first")
+    probes = [callbacks.ResidualMean(), callbacks.BlockInfluence(), callbacks.BlockOutputs()]
+    images = reference.images(3, 4, 5, 2)
+    tables = []
+    for order, data in (("last", images), ("first", images.transpose(0, 3, 1, 2))):
+        options = {"padding": "same", "data_format": f"channels_{order}"}
+        inputs = keras.Input(data.shape[1:])
+        y = layers.Add(name="sum")([inputs, layers.Conv2D(2, 3, **options)(inputs)])
+        model = reference.random_weights(keras.Model(inputs, layers.ReLU()(y)))
+        tables.append([row[-1] for row in callbacks.run(probes, model, data)])
+    np.testing.assert_allclose(*tables, rtol=1e-4)
+
+
 def test_class_indices_are_exact_and_may_be_ignored_ones_beyond_the_classes():
     labels = np.array([0, 257, 999])
     found = class_indices(ops.convert_to_tensor(labels), (3, 1000))

@@ -192,15 +192,27 @@ def test_dominance_is_of_the_activation_after_the_sum_s_relu(relu):
     np.testing.assert_allclose(*pair, rtol=1e-3)
 
 
-def test_cushions_of_channels_first_are_refused():
+def test_cushions_and_dominance_of_channels_first_are_refused():
     inputs = keras.Input((3, 4, 4))
     x = keras.layers.Conv2D(3, 3, padding="same", data_format="channels_first")(inputs)
     first = keras.Model(inputs, keras.layers.Add()([inputs, x]))
+    top = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(first.output)))
+    with pytest.raises(ValueError, match="channels_last in conv2d"):
+        callbacks.dominant_flow(top, (np.zeros((1, 3, 4, 4), "float32"), np.zeros(1)))
     data = np.zeros((1, 3, 4, 4), "float32")
     with pytest.raises(ValueError, match="channels_last in conv2d"):
         callbacks.interlayer_cushions(first, data)
     with pytest.raises(ValueError, match="channels_last in conv2d"):
         callbacks.run([callbacks.LayerCushion()], first, data)
+
+
+def test_the_layer_cushion_of_a_quantized_kernel_is_refused():
+    inputs = keras.Input((4,))
+    x = layers.Dense(4, name="branch")(inputs)
+    model = keras.Model(inputs, layers.Add()([inputs, x]))
+    model.get_layer("branch").quantize("int8")
+    with pytest.raises(ValueError, match="float kernel in branch"):
+        callbacks.run([callbacks.LayerCushion()], model, np.ones((2, 4), "float32"))
 
 
 def test_images_of_an_unknown_size_have_the_interlayer_cushion_of_a_known_one():

@@ -214,6 +214,19 @@ def test_batch_statistics_are_the_mean_over_all_uses_of_a_normalization():
         assert_close(mean, (0.5 * x.mean(0) + 1) / 1.5, 1e-3)
 
 
+def test_batch_statistics_leave_the_masks_of_dropout_as_they_would_be():
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    x = images(4, 8)
+    zoo.seed_everything(1)
+    expected = model(x, training=True)
+    zoo.seed_everything(1)
+    with batch_statistics(model, x):
+        pass
+    assert_close(model(x, training=True), expected, 1e-6)
+
+
 def test_unshared_normalization_is_a_keras_layer():
     run_layer_test(
         zoo.UnsharedBatchNormalization,

@@ -11,6 +11,9 @@ from zoo.backend import keras_private
 from zoo.backend.runtime import BACKEND
 from zoo.checks import check_model, check_numbers, require
 
+if BACKEND == "torch":
+    import torch
+
 unpack = keras.utils.unpack_x_y_sample_weight
 MAX_SHAPES = 8  # ours: a trace takes seconds, so of data of ever new shapes no more are traced
 
@@ -27,8 +30,8 @@ def fast(model: keras.Model, after: float = 20) -> keras.Model:
     As in a compiled step of TensorFlow or JAX, which `fast` leaves as they are, what Python decides
     in a call (attributes of layers, `trainable`) is decided at the trace; `compile` traces anew.
     What cannot be replayed trains by Keras's step, with a warning that tells the reason: decisions
-    by values, shapes that depend on values, dropout with a seed of its own, the native LSTM of the
-    zoo. So does the ninth shape.
+    by values, shapes that depend on values, dropout with a seed of its own, stateful RNNs and the
+    native LSTM of the zoo. So does the ninth shape.
 
     Raises:
         ValueError: if the model is not compiled, has its own `train_step`, scales its loss
@@ -72,12 +75,8 @@ class FlatStep:
         """Train on a batch; return the metrics."""
         if keras_private.compilation(self._model) is not self._compilation:
             self._begin()
-        leaves = [
-            None if leaf is None else ops.convert_to_tensor(leaf) for leaf in tree.flatten(data)
-        ]
-        shape = tuple(
-            None if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves
-        )
+        leaves = [v if v is None else ops.convert_to_tensor(v) for v in tree.flatten(data)]
+        shape = tuple(v if v is None else (v.shape, v.stride(), v.dtype) for v in leaves)
         if shape not in self._programs:
             self._seen[shape] = self._seen.get(shape, 0) + 1
             if self._seen[shape] <= self._after or len(self._programs) == MAX_SHAPES:
@@ -97,17 +96,13 @@ class FlatStep:
         self._others = [*model.non_trainable_variables, *model.metrics_variables]
 
     def _replay(self, program, data, leaves):
-        import torch
-
         model = self._model
         x, y, sample_weight = unpack(data)
         others = keras_private.raw_values(self._others)
         with torch.no_grad():
             results = program(keras_private.raw_values(self._trainable), others, leaves)
             loss, gradients, y_pred, masks, new = results
-            pairs = [
-                (old, value) for old, value in zip(others, new, strict=True) if value is not old
-            ]
+            pairs = [(old, v) for old, v in zip(others, new, strict=True) if v is not old]
             if pairs:
                 torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
             tree.map_structure(keras_private.set_keras_mask, y_pred, masks)
@@ -118,7 +113,6 @@ class FlatStep:
 
     def _traced(self, data, leaves):
         """Return the program of the step; None, and a warning, if it has none."""
-        import torch
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def step(trainable, others, leaves):
@@ -129,6 +123,8 @@ class FlatStep:
                 with keras.StatelessScope([*mapping], collect_losses=True) as scope:
                     y_pred = keras_private.call_in_training(self._model, x)
                     loss = keras_private.loss_in_training(self._model, x, y, y_pred, sample_weight)
+                if {*scope.state_mapping} - {id(variable) for variable in variables}:
+                    raise ValueError("it changes variables that the model does not track")
                 scaled = self._model.optimizer.scale_loss(loss)
                 gradients = torch.autograd.grad(scaled, trainable, allow_unused=True)
             # in memory as `backward` leaves them: sums for a norm are rounded by this order
@@ -138,6 +134,8 @@ class FlatStep:
             return loss, gradients, y_pred, masks, new
 
         variables = [*self._trainable, *self._others]
+        # one tensor given twice, as x and y, would be one argument of the program
+        leaves = [v if v is None else v.view_as(v) for v in leaves]
         arguments = [*map(keras_private.raw_values, (self._trainable, self._others)), leaves]
         trace = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)
         try:
@@ -162,8 +160,6 @@ class FlatStep:
 
 def _simplify(graph):
     """Take out what changes nothing without gradients: detached tensors, permutations undone."""
-    import torch
-
     aten = torch.ops.aten
     for node in graph.nodes:
         if node.target is aten.detach.default:
@@ -177,8 +173,6 @@ def _simplify(graph):
 
 def _reuse_memory(graph):
     """Let an elementwise operation write over its first argument if nothing reads that later."""
-    import torch
-
     aten = torch.ops.aten
     outputs = dict.fromkeys([aten.threshold_backward, aten.sigmoid_backward], "grad_input")
     outputs |= dict.fromkeys([aten.add, aten.mul, aten.sub, aten.sigmoid, aten.tanh], "out")
@@ -206,8 +200,6 @@ def _reuse_memory(graph):
 
 def _call_functions(graph):
     """Call functions of `torch` where they are, at half of the Python of operations by name."""
-    import torch
-
     names = {"add", "addmm", "clone", "mm", "mul", "native_batch_norm", "permute", "relu_"}
     names |= {"convolution", "sigmoid", "sub", "sum", "tanh", "zeros_like"}
     functions = {getattr(torch.ops.aten, name): getattr(torch, name) for name in names}

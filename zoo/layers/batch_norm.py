@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from zoo.backend import compiled, keras_private
+from zoo.backend import compiled, kept_random_state, keras_private
 from zoo.backend.layers import BatchNormalization
 from zoo.checks import check_integers, require
 from zoo.layers.configured import Configured
@@ -129,7 +129,7 @@ def batch_statistics(model: keras.Model, x: Any) -> Iterator[None]:
     before = [ops.convert_to_numpy(v).copy() for v in variables]
     uses: Counter[int] = Counter()  # calls of each normalization, by id
     layers = keras_private.batch_normalizations(model)
-    with _calling(counted, layers):
+    with _calling(counted, layers), kept_random_state():  # dropout draws
         after = [ops.convert_to_numpy(v) for v in compiled(train, model)(batch)]
     values = {id(v): pair for v, *pair in zip(variables, before, after, strict=True)}
     try:
