@@ -34,6 +34,25 @@ class Wrapped(layers.Layer):
         return keras.KerasTensor((*x.shape[:-1], 3)), keras.KerasTensor((None, 1))
 
 
+class Recurrent(layers.Layer):
+    """A composite layer of a recurrence, attention, and one dense layer after pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrence = layers.Bidirectional(layers.GRU(4, return_sequences=True))
+        self.attention = layers.MultiHeadAttention(2, 4)
+        self.top = layers.Dense(3)
+
+    def build(self, shape):
+        self.recurrence.build(shape)
+        self.attention.build(shape, shape)
+        self.top.build((shape[0], shape[-1]))
+
+    def call(self, x):
+        y = self.recurrence(x)
+        return self.top(keras.ops.mean(self.attention(y, y), axis=1))
+
+
 ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 features; QK^T and AV
 
 
@@ -58,6 +77,7 @@ ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 fea
         (layers.Embedding(20, 4), [(10,)], 0),
         (layers.Dot(axes=-1), [(10, 8), (6, 8)], 10 * 6 * 8),
         (Wrapped(), [(10, 8)], ATTENTION + 10 * 8 * 3),
+        (Recurrent(), [(10, 8)], 2 * 10 * (8 + 4) * 12 + ATTENTION + 8 * 3),
         (zoo.ResidualBlock(4, 2), [(8, 8, 2)], 4 * 4 * (9 * 2 * 4 + 9 * 4 * 4 + 2 * 4)),
         (zoo.HighwayDenseStack(units=8, depth=3), [(8,)], 3 * 2 * 8 * 8),
     ],

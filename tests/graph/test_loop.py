@@ -90,6 +90,26 @@ def test_an_input_that_what_lies_between_blocks_reads_reaches_every_use():
     np.testing.assert_allclose(ops.convert_to_numpy(looped([a, b])), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["a0", "a1", "b0", "b1"])
+def test_a_block_of_one_of_two_towers_is_repeated(name):
+    inputs = {name: keras.Input((WIDTH,), name=name) for name in ("a", "b")}
+    ends, counts = [], {"a": [1, 1], "b": [1, 1]}
+    for tower, x in inputs.items():
+        for i in range(2):
+            branch = keras.layers.Dense(WIDTH, use_bias=False, name=f"f{tower}{i}")
+            x = keras.layers.Add(name=f"{tower}{i}")([x, branch(x)])
+            branch.set_weights([(i + 1) * KERNEL])
+        ends.append(x)
+    model = keras.Model(inputs, keras.layers.Concatenate()(ends))
+    counts[name[0]][int(name[1])] = 3
+    expected = []
+    for first, second in counts.values():
+        blocks = [np.eye(WIDTH) + KERNEL] * first + [np.eye(WIDTH) + 2 * KERNEL] * second
+        expected.append(np.linalg.multi_dot([X, *blocks]))
+    looped = graph.loop(model, name, times=3)({"a": X, "b": X})
+    np.testing.assert_allclose(ops.convert_to_numpy(looped), np.hstack(expected), rtol=1e-4)
+
+
 def test_side_inputs_reach_every_use():
     inputs = keras.Input((WIDTH,))
     scale = keras.Input((WIDTH,), name="scale")

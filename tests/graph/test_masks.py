@@ -125,6 +125,50 @@ def test_a_block_without_effect_leaves_the_masks_behind_it_as_they_were(is_layer
     assert callbacks.lesions(model, (IDS, LABELS)).values("lesion_kl").popitem()[1] < 1e-12
 
 
+class Masked(layers.Layer):
+    """A layer with a sum inside, which passes its mask on."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, shape):
+        self.dense = layers.Dense(shape[-1], kernel_initializer="zeros", dtype="float32")
+        self.dense.build(shape)
+
+    def call(self, x):
+        return x + self.dense(x)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: zoo.graph.lesion(m, "f_sum"),
+        lambda m: zoo.graph.loop(m, "f_sum", scale=0.5),
+        lambda m: zoo.graph.drop_blocks(m, {"f_sum": 0.5}),
+        zoo.graph.inline,
+    ],
+    ids=["lesion", "loop", "drop_blocks", "inline"],
+)
+def test_changed_networks_keep_their_precision_whatever_the_global_policy(change):
+    inputs = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(7, 4, "uniform", mask_zero=True, dtype="float32", name="words")(inputs)
+    x = x + layers.Dense(4, kernel_initializer="zeros", dtype="float32", name="f")(x)
+    y = layers.Embedding(7, 4, mask_zero=True, dtype="float32")(inputs)
+    model = keras.Model(inputs, [x, Masked(dtype="float32")(y)])
+    model.get_layer("words").set_weights([np.full((7, 4), 1e5)])  # more than float16 holds
+    expected = [*map(array, model(IDS))]
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        changed = [*map(array, change(model)(IDS))]
+    finally:
+        keras.config.set_dtype_policy(policy)
+    for new, old in zip(changed, expected, strict=True):
+        assert new.dtype == np.float32
+        np.testing.assert_allclose(new, old)
+
+
 def test_a_sweep_refuses_examples_of_padding_alone():
     inputs = keras.Input((5,), dtype="int32")
     x = layers.Embedding(7, 4, mask_zero=True)(inputs)

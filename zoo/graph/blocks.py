@@ -11,7 +11,7 @@ import keras
 
 from zoo.backend import keras_private
 from zoo.checks import as_names, check_choice, nearest
-from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads
+from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads, unused
 from zoo.layers.configured import Scanned
 from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Shape
@@ -148,10 +148,9 @@ def whole_network(
     names = [block.name for block in selected.blocks]
     if blocks is None or isinstance(model, Network):
         return selected, names
-    try:
+    found = selected
+    with contextlib.suppress(ValueError):  # no other block
         found = Network.of(model, None, grain)
-    except ValueError:  # no other block
-        return selected, names
     return found if {*names} <= {block.name for block in found.blocks} else selected, names
 
 
@@ -394,8 +393,7 @@ def _named(graph, blocks):
             if given:
                 base, hash_sign, use = given[0].partition("#")
                 name = f"{base}_sum{hash_sign}{use}"
-        while name in named:
-            name += "_"
+        name = unused(name, {*named})
         named[name] = dataclasses.replace(block, name=name)
     return named
 
@@ -416,8 +414,7 @@ def _ancestors(graph):
     ancestors = {slot: {slot} for slot in graph.inputs}
     for call in graph.calls:
         above = set().union(*(ancestors[slot] for slot in call.sources))
-        for slot in call.outputs:
-            ancestors[slot] = above | {slot}
+        ancestors |= {slot: above | {slot} for slot in call.outputs}
     return ancestors
 
 

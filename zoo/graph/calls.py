@@ -247,10 +247,9 @@ class Graph:
         require(known, f"a dictionary by names of the inputs {self.input_names}", shapes=shapes)
         inputs = {}
         for slot, name, like in zip(self.inputs, self.input_names, self.model.inputs, strict=True):
-            shape = shapes.get(name, like.shape)
             optional = keras_private.is_optional(like)
             options = {"dtype": like.dtype, "name": like.name, "optional": optional}
-            inputs[slot] = keras.Input(batch_shape=shape, **options)
+            inputs[slot] = keras.Input(batch_shape=shapes.get(name, like.shape), **options)
         return inputs
 
     def new_name(self, name: str) -> str:
@@ -295,13 +294,17 @@ class Graph:
         return calls_before(last, self.after(first))
 
 
-@keras.saving.register_keras_serializable("zoo")
-class KeepMask(keras.layers.Layer):
-    """The second of two tensors, with the mask of the first."""
+class _OfMasks(keras.layers.Layer):
+    """A layer that changes masks alone, and not the dtype of a tensor to that of its policy."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
+
+
+@keras.saving.register_keras_serializable("zoo")
+class KeepMask(_OfMasks):
+    """The second of two tensors, with the mask of the first."""
 
     def call(self, source: Tensor, tensor: Tensor) -> Tensor:
         """Return `tensor`; Keras adds the mask."""
@@ -309,7 +312,7 @@ class KeepMask(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("zoo")
-class DropMask(keras.layers.Layer):
+class DropMask(_OfMasks):
     """A tensor without its mask."""
 
     def call(self, x: Tensor) -> Tensor:
@@ -321,7 +324,7 @@ class DropMask(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("zoo")
-class SetMask(keras.layers.Layer):
+class SetMask(_OfMasks):
     """The first of two tensors, with the second as its mask."""
 
     def call(self, tensors: Sequence[Tensor]) -> Tensor:

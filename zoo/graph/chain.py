@@ -156,10 +156,9 @@ class Chain:
         """Return True if the step "carry" of a block returns the block's input."""
         block = self.blocks[index]
         layer = block.layer
-        if isinstance(layer, SubLayer) and layer.rule.is_history:
-            return False
+        is_history = isinstance(layer, SubLayer) and layer.rule.is_history
         finishes = layer is not None and type(layer).finish is not Skip.finish
-        return block.x == block.source and not finishes and not self._drops_mask(block)
+        return block.x == block.source and not (is_history or finishes or self._drops_mask(block))
 
     def _drops_mask(self, block):
         """Return True if a block's output has no Keras mask where its skip input has one."""

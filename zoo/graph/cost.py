@@ -9,7 +9,7 @@ from keras import tree
 
 from zoo.backend import keras_private
 from zoo.checks import check_choice, require
-from zoo.graph.blocks import GRAINS, Grain, Network
+from zoo.graph.blocks import GRAINS, Grain, Network, foreign
 from zoo.graph.calls import Graph
 from zoo.graph.views import Views, is_symbolic, run, trace
 from zoo.types import Shape
@@ -78,11 +78,8 @@ def cost(
         operations[call.index] = sum(map(_operations, _new_nodes(outputs, counted)))
         return outputs
 
-    values = {
-        slot: keras.KerasTensor((like.shape[0] or 1, *like.shape[1:]), like.dtype)
-        for slot, like in zip(graph.inputs, model.inputs, strict=True)
-    }
-    graph.run(values, count)
+    shapes = [(tensor.shape[0] or 1, *tensor.shape[1:]) for tensor in model.inputs]
+    graph.run(graph.new_inputs(dict(zip(graph.input_names, shapes, strict=True))), count)
     found: dict[str, Count] = {}
     known: set[int] = set()  # ids of weights
     for block in network.blocks:
@@ -99,7 +96,8 @@ class _Opened(Views):
     """Calls in which layers' own code runs on symbolic tensors, at any depth, wherever it can."""
 
     def answer(self, view, args, kwargs):
-        if is_symbolic((args, kwargs)) and not _has_recurrence(view):
+        whole = isinstance(view, keras.layers.RNN) or _has_recurrence(view) and not foreign(view)
+        if is_symbolic((args, kwargs)) and not whole:
             try:
                 return trace(self, view, args, kwargs)[0]
             except Exception:  # noqa: BLE001, S110  # a layer's own code may raise anything
@@ -113,7 +111,7 @@ def _new_nodes(outputs, known):
     tensors = tree.flatten(outputs)
     while tensors:
         history = getattr(tensors.pop(), "_keras_history", None)
-        if history is None or history.operation is None:
+        if history is None or isinstance(history.operation, keras.layers.InputLayer | None):
             continue
         node = keras_private.node_of(history)
         if id(node) not in known:

@@ -27,9 +27,8 @@ def without_layers(
     """
     if not foreign(model):
         return None
-    left_out = {id(layer) for layer in removed}
     old = dict(_lists(model))
-    kept = {path: [v for v in layers if id(v) not in left_out] for path, layers in old.items()}
+    kept = {path: [v for v in layers if v not in removed] for path, layers in old.items()}
     kept = {path: layers for path, layers in kept.items() if len(layers) < len(old[path])}
     sizes = {len(old[path]): len(layers) for path, layers in kept.items()}
     reason = "they are in no list of layers that its configuration counts"
@@ -99,5 +98,4 @@ def _take_weights(new, model, kept, removed):
 def _constants(layer):
     """Return the numbers and texts among the arguments of a layer, but its name."""
     simple = (bool, int, float, str, type(None))
-    found = attributes(layer)
-    return {key: v for key, v in found.items() if isinstance(v, simple) and key != "name"}
+    return {k: v for k, v in attributes(layer).items() if isinstance(v, simple) and k != "name"}

@@ -402,9 +402,8 @@ def _numbers(layer):
 
 
 def _same_code(first, second):
-    if [*map(len, first)] != [*map(len, second)]:
-        return False
-    return all(map(_same_call, itertools.chain(*first), itertools.chain(*second)))
+    same = [*map(len, first)] == [*map(len, second)]
+    return same and all(map(_same_call, itertools.chain(*first), itertools.chain(*second)))
 
 
 def _same_call(first, second):

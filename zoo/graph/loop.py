@@ -27,7 +27,7 @@ class Region:
         check_numbers(scale=scale)
         self.graph = Graph(model)
         self._scale = scale
-        self._wrap: tuple[int, list[Call]] | None = None  # from a slot back to the run's start
+        self._wrap: list[Call] = []  # from a block's output `_back` to the run's start
         self._find(find_blocks(self.graph, grain=grain)[0], first, last)
         after = self.graph.after(self._start)
         self._inner = calls_before(self._end, after)
@@ -48,28 +48,34 @@ class Region:
         self.stage = blocks[i].stage
         self._start, self._end = blocks[i].source, blocks[j].y
         shapes = self.graph.shapes
-        following = blocks[j + 1].source if j + 1 < len(blocks) else self._end
-        if shapes[following] == shapes[self._start]:
-            self._end = following
-        if self._end == blocks[j].y and i > 0 and blocks[i - 1].shape == blocks[i].shape:
-            self._wrap = blocks[i - 1].y, self.graph.between(blocks[i - 1].y, self._start)
+        sources = [b.source for b in blocks[j + 1 :] if self._joined(blocks, self._end, b.source)]
+        if sources and shapes[sources[0]] == shapes[self._start]:
+            self._end = sources[0]
+        ends = [b.y for b in blocks[:i] if self._joined(blocks, b.y, self._start)]
+        if self._end == blocks[j].y and ends and shapes[ends[-1]] == blocks[i].shape:
+            self._back = ends[-1]
+            self._wrap = self.graph.between(self._back, self._start)
         first, last = shapes[self._start], shapes[self._end]
         expected = f"a run within one stage, which keeps the shape, and not from {first} to {last}"
         require(first == last, expected, blocks=self.name)
 
+    def _joined(self, blocks, y, source):
+        """Return True if a block's input depends on another's output, and on no block between."""
+        calls = {call.index for call in self.graph.between(y, source)}
+        return y == source or bool(calls) and calls.isdisjoint(block.call for block in blocks)
+
     def start(self, values: Values, apply: Apply = infer) -> tuple[Tensor, Values]:
         """Return the run's input, and by slot what does not depend on it."""
         values = self.graph.run({**values}, apply, self._before, keep=True)
-        wrapping = self._wrap[1] if self._wrap else []
-        read = reads([*self._inner, *self._after, *wrapping]).union(self.graph.outputs)
+        read = reads([*self._inner, *self._after, *self._wrap]).union(self.graph.outputs)
         rest = {slot: value for slot, value in values.items() if slot in read}
         return rest.pop(self._start), rest
 
     def once(self, x: Tensor, values: Values, use: int, apply: Apply = infer) -> Tensor:
         """Return the output of the `use`-th use of the run, from 0; `values` are from `start`."""
         if use and self._wrap:
-            slot, calls = self._wrap
-            x = self.graph.run({**values, slot: x}, apply, calls, keep=True)[self._start]
+            before = {**values, self._back: x}
+            x = self.graph.run(before, apply, self._wrap, keep=True)[self._start]
         y = self.graph.run({**values, self._start: x}, apply, self._inner, keep=True)[self._end]
         if use == 0 or self._scale == 1:
             return y

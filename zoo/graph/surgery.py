@@ -220,8 +220,8 @@ def drop_blocks(
         flat = tree.flatten(outputs)  # a whole layer may return more than y
         y = call.outputs.index(block.y)
         keep_mask = keras_private.get_keras_mask(flat[y]) is not None
-        name = graph.new_name(f"{block.name}_drop")
-        drop = DropBlock(by_name[block.name], own_seed, keep_mask=keep_mask, name=name)
+        options = {"name": graph.new_name(f"{block.name}_drop"), "dtype": flat[y].dtype}
+        drop = DropBlock(by_name[block.name], own_seed, keep_mask=keep_mask, **options)
         flat[y] = drop(values[block.x], flat[y])
         return tree.pack_sequence_as(outputs, flat)
 
