@@ -6,7 +6,7 @@
 The first writes NAME.weights.h5 and the set's card in cards.json into zoo/pretrained. FACTS is a
 JSON file of the card's facts, see `publish`; the card that there is has the others. The second
 measures all sets again, or those that it names, and adds the metric on its backend to their cards.
-Both write docs/weights.md and pages of `zoo.diagnose`.
+Both write docs/weights.md and pages of `zoo.callbacks.diagnose`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from zoo.recipes.experiment.characters import windows
 from zoo.types import PathLike
 
 EXAMPLES = 500  # images of a page; ours
-TEXTS = 64
+TEXTS = 64  # windows of text of a page; ours
 PAGES = pages.RESULTS / "weights"
 FACTS = (
     *("builder", "arguments", "data", "metric", "trained", "paper", "paper_of", "deviations"),
@@ -90,7 +90,7 @@ def verify(name: str, data_dir: PathLike | None = None) -> dict[str, Any]:
 
 
 def write_page(name: str, data_dir: PathLike | None = None) -> None:
-    """Write the page of `zoo.diagnose` of a set, of `EXAMPLES` images or `TEXTS` texts."""
+    """Write a page of `zoo.callbacks.diagnose`, on the first `EXAMPLES` images or `TEXTS` texts."""
     facts = weights.card(name)
     model = weights.build(name)
     loss = None

@@ -33,7 +33,7 @@ import absl.flags
 
 from zoo.checks import require
 from zoo.recipes.experiment import catalog, command_line, pages, store
-from zoo.recipes.experiment.definitions import REPLICATION, Claim, Experiment
+from zoo.recipes.experiment.definitions import Claim, Experiment
 
 
 def main(words: Sequence[str]) -> int:
@@ -81,10 +81,12 @@ def run_claim(
 ) -> None:
     """Measure a claim with as many seeds as given, or as its verdict needs."""
     plan = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0]
-    looks = [plan.seeds] if plan.seeds else plan.settings.looks
-    is_replication = plan.settings.looks == [REPLICATION]
-    require(not is_replication or looks == [REPLICATION], f"{REPLICATION}", seeds=plan.seeds)
-    for seeds in looks:
+    looks = plan.settings.looks
+    most = len(looks[-1])
+    require(len(plan.seeds) <= most, f"at most {most}", seeds=plan.seeds)
+    if len(looks) == 1:  # a replication
+        require(plan.seeds in ((), looks[0]), f"none, or {looks[0]}", seeds=plan.seeds)
+    for seeds in [plan.seeds] if plan.seeds else looks:
         seeded = [dataclasses.replace(one, seeds=seeds) for one in needed]
         plans = [command_line.parse(one, flags)[0] for one in seeded]
         measured = [plan.run() for plan in plans]

@@ -42,7 +42,9 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels / 25
 class Trained(ImageSelection):
     """Settings of an experiment with trained networks."""
 
-    looks: ClassVar[list[tuple[int, ...]]] = Settings.looks[:2]  # to the last network
+    looks: ClassVar[list[tuple[int, ...]]] = [
+        look for look in Settings.looks if len(look) <= len(DEPTHS)
+    ]
     networks: ClassVar[list[tuple[int, str]]] = [(depth, ".") for depth in DEPTHS]
     data: str = setting("cifar10", "Data set that they were trained on.")
     batch: int = setting(200, "Images in a batch.")

@@ -108,7 +108,7 @@ class Settings(Sizes):
         require(valid, "rising, positive rates", rates=self.rates)
 
 
-class Again(Replication, Settings):
+class ReplicationSettings(Replication, Settings):
     """Settings of the replication."""
 
 
@@ -127,7 +127,9 @@ SCALES = {
         test_characters=200,
     ),
     "miniature": Settings(entries=MINIATURE, **SMALL),
-    "replication": Again(entries=tuple(name for name in MINIATURE if name != "pre_more"), **SMALL),
+    "replication": ReplicationSettings(
+        entries=tuple(name for name in MINIATURE if name != "pre_more"), **SMALL
+    ),
     "full": Settings(),
 }
 

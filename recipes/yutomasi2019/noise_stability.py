@@ -45,7 +45,7 @@ class Settings(networks.Networks):
     projections: int = setting(128, "Random projections of interlayer cushions; ours.")
 
 
-class Again(Replication, Settings):
+class ReplicationSettings(Replication, Settings):
     """Settings of the replication."""
 
 
@@ -53,7 +53,7 @@ SMALL = {**networks.MINIATURE, "probe_examples": 1000, "flow_examples": 32, "pro
 SCALES = {
     "smoke": Settings(**networks.SMOKE, probe_examples=8, flow_examples=2, projections=4),
     "miniature": Settings(**SMALL),
-    "replication": Again(**SMALL),
+    "replication": ReplicationSettings(**SMALL),
     "full": Settings(),
 }
 

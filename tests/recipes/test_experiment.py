@@ -498,6 +498,11 @@ def test_a_replication_has_one_verdict_of_seeds_that_are_fixed(tmp_path, monkeyp
     np.testing.assert_allclose(interval(samples, False), expected)
     with pytest.raises(ValueError, match=r"Received: seeds=\(200, 201, 202\)"):
         reproduce.run_claims([], [f"--runs={tmp_path}", "--seeds=200,201,202"])
+    ten = ",".join(map(str, REPLICATION))  # of another scale they would have a replication's level
+    toy = dataclasses.replace(toy, scales={"full": Settings()})
+    monkeypatch.setattr(catalog, "load", lambda name: toy)
+    with pytest.raises(ValueError, match="`seeds` must be at most 8"):
+        reproduce.run_claims([], [f"--runs={tmp_path}", f"--seeds={ten}"])
 
 
 @pytest.mark.parametrize("command", ["claims", "list", "report"])
