@@ -6,7 +6,7 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from zoo.applications.registry import builder
+from zoo.applications.registry import builder, full_precision
 from zoo.backend.layers import Dense
 from zoo.checks import as_integers, check_choice, check_integers
 from zoo.datasets.text import Vocabulary
@@ -111,7 +111,7 @@ def char_lm(
     x = keras.layers.Dropout(0.5, name="dropout1")(x)
     x = CarryLSTM(units, *[initializer] * 3, name="lstm2")(x)
     x = keras.layers.Dropout(0.5, name="dropout2")(x)
-    options |= {"products": products, "dtype": "float32"}  # a sum over the vocabulary follows
+    options |= {"products": products, "dtype": full_precision()}  # a sum over words follows
     logits = Dense(num_words, **options, name="logits")(x)
     if vocabulary is not None:
         spare = word_length - vocabulary.word_length  # the widest filter needs its slots

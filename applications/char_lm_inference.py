@@ -111,7 +111,7 @@ def refresh_table(
     variable = stateful.get_layer("word_vectors").embeddings
     encode = encode or embedding.encoder  # not `predict`: under a strategy, it uses all replicas
     ids = np.arange(len(table)) if ids is None else ids
-    vectors = np.full(variable.shape, np.nan, "float32")
+    vectors = np.full(variable.shape, np.nan)
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
         words = table[np.resize(chunk, CHUNK)]  # always as many, for one compilation

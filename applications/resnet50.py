@@ -104,14 +104,8 @@ def bottlenecks(
     inputs = image_input(input_shape, 32)
     initializer = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one
-    x = Conv2D(
-        widths[0],
-        7,
-        strides=2,
-        use_bias=not batch_norm,
-        kernel_initializer=initializer.clone(),
-        name="stem_conv",
-    )(x)
+    options = {"use_bias": not batch_norm, "kernel_initializer": initializer.clone()}
+    x = Conv2D(widths[0], 7, strides=2, **options, name="stem_conv")(x)
     if batch_norm:
         x = BatchNormalization(name="stem_norm")(x)
     x = layers.ReLU(name="stem_relu")(x)

@@ -136,11 +136,9 @@ def transformer_lm(
             )
         else:
             name = f"feed_forward{made.layer_number}"
-            both = [
-                dense(f"{name}_hidden", hidden, inside, "gelu"),
-                dense(f"{name}_output", width, last),
-            ]
-            inner = keras.Sequential(both, name=f"{name}_inner")
+            first = dense(f"{name}_hidden", hidden, inside, "gelu")
+            second = dense(f"{name}_output", width, last)
+            inner = keras.Sequential([first, second], name=f"{name}_inner")
         sub_layers.append(SubLayer(inner, made, variant=variant, **gates, name=name))
     if stacked and depth > 1:
         pairs = [sub_layers[i : i + 2] for i in range(2, 2 * depth, 2)]

@@ -32,6 +32,7 @@ RULES = (  # verdict, number, sign, threshold: the first that holds decides
 )
 SIGNS = {">": operator.gt, "<": operator.lt, ">=": operator.ge}
 IDLE_SHARE = 0.1  # of the blocks' mean lesion effect; ours: untrained, all effects are small
+NEGLIGIBLE = {"lesion_kl": 1e-8, "lesion_change": 1e-4}  # ours; whatever the mean
 LESION_EXAMPLES = 64  # ours: lesions of n blocks take n / 2 forward passes
 FEW = 32  # ours: examples whose mean has a standard error of 18 % of their deviation
 VERDICTS = {  # and their colors, on light and dark pages
@@ -246,6 +247,8 @@ def judge(numbers: dict[str, float], means: dict[str, float] | None = None) -> t
         if verdict != "idle":
             return verdict, reason + close
         tenth = IDLE_SHARE * (means or {}).get(name, math.inf)
+        if value < NEGLIGIBLE[name]:
+            return verdict, f"{SCREEN[name]} {_compared(value, sign, NEGLIGIBLE[name])}"
         if value <= tenth:
             limit = "" if tenth == math.inf else f", <= {tenth:.3g} (mean / 10)"
             return verdict, reason + limit

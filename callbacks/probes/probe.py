@@ -309,8 +309,9 @@ class BlockInfluence(Probe):
     """Mean of 1 - cos(x, y) between a block's skip input and its output, at each position.
 
     Near 0: the block may be removed. The last axis is that of features, all others are positions.
-    0 where x and y are both zero, 1/2 where one of them is. Men et al. (2024), arXiv:2403.03853,
-    equation 1.
+    0 where x and y are both zero, 1/2 where one of them is: where many positions are blank, as the
+    margins of digits, a block that adds little has a large influence, too. Men et al. (2024),
+    arXiv:2403.03853, equation 1.
     """
 
     needs = ("x", "y")
@@ -430,8 +431,10 @@ class L2Ratio(Ratio):
 class TaylorTerm(CosineLoss):
     """Mean of f . dL/dx: a block's change of the loss, to first order; negative: the loss falls.
 
-    The sum over the blocks after block i approximates L at the end minus L after block i.
-    Jastrzebski et al. (2018), equations 2 to 4, where the `classifier` of `CosineLoss` is "block".
+    L is the loss of the early readout of x, where `classifier` is "block", or the network's loss;
+    as in `CosineLoss`, whose default is the network's. To first order, the sum over the blocks
+    after block i is L at the end minus L after block i: Jastrzebski et al. (2018), equations 2
+    to 4.
     """
 
     def __init__(self, classifier: str = "block", name: str | None = None) -> None:

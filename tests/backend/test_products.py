@@ -44,6 +44,12 @@ def test_dense_and_its_gradients_equal_the_formulas(products, share):
         assert np.abs(value - formula).max() < share * np.abs(formula).max()
 
 
+def test_the_gradients_of_an_empty_batch_are_zeros():
+    found = gradients(lambda x, k, b: ops.sum(backend.dense(x, k, b)), (X[:0], KERNEL, BIAS))
+    assert [value.shape for value in found] == [(0, 5, 7), (7, 4), (4,)]
+    assert not any(value.any() for value in found)
+
+
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="the compiler of JAX")
 @pytest.mark.parametrize("before, after", [(False, True), (True, False), (True, True)])
 def test_xla_multiplies_in_bfloat16_what_is_transposed_before_and_after(before, after):

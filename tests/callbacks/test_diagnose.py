@@ -180,6 +180,12 @@ def test_the_first_rule_that_holds_decides(numbers, verdict):
     assert judge(numbers)[0] == verdict
 
 
+def test_blocks_without_any_effect_are_idle_whatever_the_mean():
+    assert judge({"l2_ratio": 5e-7, "lesion_kl": 1.4e-12}, {"lesion_kl": 9e-13})[0] == "idle"
+    assert judge({"l2_ratio": 5e-2, "lesion_kl": 1.4e-7}, {"lesion_kl": 9e-8})[0] == "refines"
+    assert judge({"l2_ratio": 5e-7, "lesion_change": 9e-5}, {"lesion_change": 8e-5})[0] == "idle"
+
+
 @pytest.mark.parametrize(
     "numbers, reason",
     [
@@ -191,6 +197,7 @@ def test_the_first_rule_that_holds_decides(numbers, verdict):
             "|f|/|x| 0.2 < 1; lesion KL 0.0007 > 0.00065 (mean / 10)",
         ),
         ({"lesion_kl": 0.0006}, "lesion KL 0.0006 < 0.01, <= 0.00065 (mean / 10)"),
+        ({"lesion_kl": 1e-9}, "lesion KL 1e-09 < 1e-08"),
     ],
 )
 def test_the_reason_tells_numbers_and_thresholds_apart(numbers, reason):

@@ -103,7 +103,7 @@ def test_a_published_dataset_needs_its_shape_and_labels(tmp_path):
 
 
 def test_a_file_that_is_missing_or_damaged_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="`data_dir` must be a file or a folder"):
+    with pytest.raises(ValueError, match="`data_dir` must be a file or a folder that exists"):
         images.load("custom", tmp_path / "none.npz")
     path = saved(tmp_path / "a.npz")
     path.write_bytes(path.read_bytes()[:-200])

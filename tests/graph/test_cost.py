@@ -15,6 +15,18 @@ def operations(layer, shapes):
     return zoo.graph.cost(keras.Model(inputs, keras.tree.flatten(outputs)[0])).operations
 
 
+class Scaled(layers.Layer):
+    """A layer whose code multiplies a weight by a tensor, which is symbolic in the count."""
+
+    def build(self, shape):
+        self.attention = layers.MultiHeadAttention(2, 4)
+        self.attention.build(shape, shape)
+        self.scales = [self.add_weight((8,), name="scale")]
+
+    def call(self, x):
+        return self.scales[0] * self.attention(x, x)
+
+
 class Wrapped(layers.Layer):
     """A composite layer that returns None beside its output, as some attention layers do."""
 
@@ -77,6 +89,7 @@ ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 fea
         (layers.Embedding(20, 4), [(10,)], 0),
         (layers.Dot(axes=-1), [(10, 8), (6, 8)], 10 * 6 * 8),
         (Wrapped(), [(10, 8)], ATTENTION + 10 * 8 * 3),
+        (Scaled(), [(10, 8)], ATTENTION),
         (Recurrent(), [(10, 8)], 2 * 10 * (8 + 4) * 12 + ATTENTION + 8 * 3),
         (zoo.ResidualBlock(4, 2), [(8, 8, 2)], 4 * 4 * (9 * 2 * 4 + 9 * 4 * 4 + 2 * 4)),
         (zoo.HighwayDenseStack(units=8, depth=3), [(8,)], 3 * 2 * 8 * 8),

@@ -22,9 +22,8 @@ COUNTS = {  # blocks: sums of the opened network, composite layers of the origin
     "llama": (4, 2),
     "bert": (4, 2),
     "albert": (6, 3),
-    # T5's first layers have weights that no sub-layer has, and its decoder adds a symbolic tensor
-    # to an array, which JAX refuses: these layers stay whole.
-    "t5": (2 if keras.backend.backend() == "jax" else 5, 4),
+    # T5's decoder adds a symbolic tensor to an array, which JAX refuses: its layers stay whole.
+    "t5": (4 if keras.backend.backend() == "jax" else 10, 4),
     "vit": (4, 1),
     "convnext": (5, 0),
     "efficientnet_v2": (4, 0),

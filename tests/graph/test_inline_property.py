@@ -118,7 +118,7 @@ class Random(layers.Layer):
         if source == "transposed_kernel":
             return ops.matmul(x, ops.transpose(self.dense.kernel))
         if source == "own_weight":
-            return x * self.scale
+            return self.scale * x
         if source == "add_loss":
             self.add_loss(0.1 * ops.sum(ops.square(ops.cast(self.dense.kernel, "float32"))))
         if source == "constant":

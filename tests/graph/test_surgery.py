@@ -313,7 +313,8 @@ def test_a_plain_block_that_changes_the_shape_cannot_be_left_out():
     "modify, message",
     [
         (lambda m: zoo.graph.lesion(m, "block9"), "block9"),
-        (lambda m: zoo.graph.lesion(m, ["block0"]), r"one of .*: block=\['block0'\]. Did you mean"),
+        (lambda m: zoo.graph.lesion(m, ["block9"]), "one of .*: block='block9'. Did you mean"),
+        (lambda m: zoo.graph.lesion(m, []), "one or more names"),
         (lambda m: zoo.graph.lesion(m, "block0", mode="open"), "mode='open'"),
         (lambda m: zoo.graph.shuffle(m, {"block0": "block1"}), "permutation"),
         (lambda m: zoo.graph.shuffle(m, ["block0", "block1"]), "a dictionary of names by position"),

@@ -35,6 +35,18 @@ def words(count=WORDS, slots=SLOTS, seed=0):
     return table
 
 
+def test_ids_given_as_floats_are_not_rounded_in_half_precision():
+    characters = keras.Input((1,), dtype="int32")
+    encoder = keras.Model(characters, zoo.CharCNN(300, 4, (1,), (5,))(characters))
+    layer = zoo.CharWordEmbedding(encoder, 300, 1)
+    half = zoo.CharWordEmbedding(encoder, 300, 1, dtype="mixed_bfloat16")
+    for one in (layer, half):
+        one.build((1, 1))
+        one.set_table(np.arange(300)[:, None])
+    ids = np.array([[257.0]], "float32")
+    assert_close(ops.cast(half(ids), "float32"), layer(ids), 1e-6)
+
+
 def test_filters_of_one_width_start_from_different_numbers():
     encoder = zoo.CharCNN(9, 4, (3, 3), (5, 5), keras.initializers.RandomUniform(-0.1, 0.1))
     encoder.build((None, 6))

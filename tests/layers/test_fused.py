@@ -91,6 +91,13 @@ def test_half_precision_is_normalized_in_float32():
     assert_close(ops.cast(y, "float32"), exact, 0.005, rtol=2**-8)  # y is rounded
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_integers_are_normalized_as_by_keras(training):
+    x = ops.cast(images(4, 5, 5, 3) * 9, "int32")
+    ours, theirs = BatchNormalization(), keras.layers.BatchNormalization()
+    assert_close(ours(x, training=training), theirs(x, training=training), 1e-6)
+
+
 def test_a_frozen_or_masked_normalization_is_that_of_keras():
     x, mask = images(4, 5, 3), np.arange(20).reshape(4, 5) % 3 > 0
     ours, theirs = pair_of(BatchNormalization, keras.layers.BatchNormalization, {}, x)

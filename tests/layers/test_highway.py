@@ -181,6 +181,23 @@ def test_kernels_start_differently_with_an_integer_seed(kind, options, count, in
 
 
 @pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (zoo.HighwayDense, {}),
+        (zoo.HighwayDenseStack, {"depth": 2}),
+        (zoo.ResidualBlock, {"filters": 4}),
+        (zoo.SimplifiedResidual, {"filters": 4}),
+        (zoo.SimplifiedDominant, {"filters": 4}),
+    ],
+)
+def test_an_initializer_may_be_a_function(kind, options):
+    layer = kind(**options, kernel_initializer=lambda shape, dtype=None: ops.full(shape, 3.0))
+    layer.build((None, 4, 4, 4))
+    kernel = next(w for w in layer.trainable_weights if "kernel" in w.name)
+    assert ops.convert_to_numpy(kernel).max() >= 3.0
+
+
+@pytest.mark.parametrize(
     ("layer", "message"),
     [
         (lambda: zoo.HighwayDense(0), "`units` must be a positive integer"),

@@ -808,6 +808,15 @@ def test_gradients_are_central_differences(rule, options, backend):
     assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(slope, rel=1e-6)
 
 
+def test_gradients_of_ddl_are_finite_where_f_returns_zeros():
+    inner = keras.layers.Dense(4, kernel_initializer="zeros")
+    layer = zoo.SubLayer(inner, "ddl")
+    x = np.ones((2, 3, 4), "float32")
+    layer.build(x.shape)
+    (gradient,) = gradient_of(lambda x: ops.sum(layer(x)))(x)
+    assert np.isfinite(gradient).all()
+
+
 TRAINED = [
     *("laurel-3-3-False", "dhc-2", "mhc-2", "attnres-4", "rezero", "ddl", "gru", "mhc-4"),
     *("mhc-3-True", "shc-3", "keel", "denseformer", "mudd", "x0-True"),

@@ -43,7 +43,12 @@ def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 def state_of(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return what calls of `layer` itself may change: moving averages, and states of seeds."""
-    return [*layer._non_trainable_variables, *(one.state for one in layer._seed_generators)]
+    return [*layer._non_trainable_variables, *(one.state for one in seed_generators(layer))]
+
+
+def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
+    """Return the seed generators that `layer` itself holds."""
+    return layer._seed_generators
 
 
 def forget_global_seed_generator() -> None:
@@ -68,17 +73,19 @@ def frozen_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 def copy_variable(variable: keras.Variable) -> keras.Variable:
     """Return a variable of the same value and options, its path included."""
-    new = keras.Variable(
-        keras.ops.convert_to_numpy(variable),
-        dtype=variable.dtype,
-        trainable=variable.trainable,
-        autocast=variable._autocast,
-        aggregation=variable.aggregation,
-        name=variable.name,
-    )
-    new.regularizer, new.constraint = variable.regularizer, variable.constraint
+    options = options_of(variable)
+    regularizer, constraint = options.pop("regularizer"), options.pop("constraint")
+    new = keras.Variable(keras.ops.convert_to_numpy(variable), **options)
+    new.regularizer, new.constraint = regularizer, constraint
     new._path = variable.path
     return new
+
+
+def options_of(variable: keras.Variable) -> dict[str, Any]:
+    """Return the arguments of `add_weight` for a weight like a variable."""
+    names = ("shape", "trainable", "aggregation", "regularizer", "constraint", "name")
+    options = {name: getattr(variable, name) for name in names}
+    return options | {"autocast": variable._autocast, "dtype": variable._dtype}  # whatever casts
 
 
 def held_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:

@@ -120,7 +120,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Keras composes it in training of ten operations over the features on torch, each of which
     reads and writes all of them. Masks, renormalization, statistics synchronized over replicas,
-    another axis than the last and other weights than float32 are left to Keras's own.
+    another axis than the last, integers and other weights than float32 are left to Keras's own.
     """
 
     def call(self, x: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
@@ -140,14 +140,13 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return ops.cast(y, self.compute_dtype)
 
     def _is_fused(self, x, training):
-        rank = len(x.shape)
-        other = self.axis not in (-1, rank - 1) or self.renorm or self.synchronized
-        double = keras.backend.standardize_dtype(x.dtype) == "float64"
-        if other or double or self.variable_dtype != "float32":
+        other = self.axis not in (-1, len(x.shape) - 1) or self.renorm or self.synchronized
+        known = keras.backend.standardize_dtype(x.dtype) in ("float32", "bfloat16", "float16")
+        if other or not known or self.variable_dtype != "float32":
             return False
         if BACKEND == "torch":
             return not training or x.numel() > x.shape[-1]  # torch refuses one value
-        return BACKEND == "tensorflow" and rank == 4
+        return BACKEND == "tensorflow" and len(x.shape) == 4
 
 
 def _tensorflow_norm(x, gamma, beta, mean, variance, epsilon, training):

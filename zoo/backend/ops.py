@@ -186,6 +186,7 @@ def _runs_one_dnn(x, kernel):
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and not torch.jit.is_tracing()
         and not torch.compiler.is_compiling()  # exporters do not know the operation
+        and x.numel() > 0  # oneDNN refuses the product of the kernel's gradient
     )
 
 

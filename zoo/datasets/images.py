@@ -215,7 +215,7 @@ def from_keras(name: str) -> Images:
 
 
 def _find(path, name):
-    require(path.exists(), "a file or a folder", data_dir=str(path))
+    require(path.exists(), "a file or a folder that exists", data_dir=str(path))
     if not path.is_dir():
         return path
     for file in (path / f"{name}.npz", path / name / f"{name}.npz"):

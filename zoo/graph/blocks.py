@@ -11,7 +11,7 @@ import keras
 
 from zoo.backend import keras_private
 from zoo.checks import as_names, check_choice, nearest
-from zoo.graph.calls import Call, Graph, auto_named, calls_before, made, reads, unused
+from zoo.graph.calls import Call, Graph, Weight, auto_named, calls_before, made, reads, unused
 from zoo.layers.configured import Scanned
 from zoo.layers.skip import DropBlock, Skip
 from zoo.types import Shape
@@ -407,7 +407,7 @@ def _end_after_drops(graph, named):
 
 
 def _has_weights(call):
-    return bool(getattr(call.layer, "weights", ()))
+    return bool(getattr(call.layer, "weights", ())) and not isinstance(call.layer, Weight)
 
 
 def _ancestors(graph):

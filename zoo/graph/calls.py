@@ -336,6 +336,39 @@ class SetMask(_OfMasks):
         return tensors[1]
 
 
+@keras.saving.register_keras_serializable("zoo")
+class Weight(keras.layers.Layer):
+    """A weight as a tensor, whatever the input: that of a layer whose code is in the graph.
+
+    Args:
+        options: Arguments of `add_weight`.
+    """
+
+    def __init__(self, options: Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.options = options
+        self.weight: Any = None
+
+    def build(self, shape: Any) -> None:
+        """Create the weight, unless it is another layer's."""
+        if self.weight is None:
+            self.weight = self.add_weight(**self.options)
+
+    def call(self, x: Tensor) -> Tensor:
+        """Return the weight, in the dtype of the layer's computations."""
+        casts = self.autocast and keras.backend.is_float_dtype(self.weight.dtype)
+        tensor = keras.ops.convert_to_tensor(self.weight)
+        return keras.ops.cast(tensor, self.compute_dtype) if casts else tensor
+
+    def compute_mask(self, x: Tensor, previous_mask: Any) -> None:
+        """Return None."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer's configuration."""
+        return {**super().get_config(), "autocast": self.autocast, "options": {**self.options}}
+
+
 def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
     """Return those of `calls` on which a slot's value depends, in running order."""
     needed = {slot}

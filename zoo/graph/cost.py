@@ -1,5 +1,6 @@
 """Parameters and multiply-adds of a model and of its blocks, from shapes alone."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from math import isqrt, prod
 from typing import Any, NamedTuple
@@ -95,13 +96,19 @@ def cost(
 class _Opened(Views):
     """Calls in which layers' own code runs on symbolic tensors, at any depth, wherever it can."""
 
+    has_tensors = False  # in place of weights
+
+    def weight(self, layer, variable, name, x):
+        shape, dtype = variable.shape, variable.dtype
+        return keras.KerasTensor(shape, dtype) if self.has_tensors else variable
+
     def answer(self, view, args, kwargs):
         whole = isinstance(view, keras.layers.RNN) or _has_recurrence(view) and not foreign(view)
         if is_symbolic((args, kwargs)) and not whole:
-            try:
-                return trace(self, view, args, kwargs)[0]
-            except Exception:  # noqa: BLE001, S110  # a layer's own code may raise anything
-                pass
+            # As its code is, then with tensors for its weights, of which not all code takes both.
+            for self.has_tensors in (False, True):
+                with contextlib.suppress(Exception):
+                    return trace(self, view, args, kwargs)[0]
         return run(view, args, kwargs)
 
 

@@ -15,9 +15,19 @@ from keras import ops, tree
 
 from zoo.backend import keras_private
 from zoo.graph.blocks import candidates, composite, foreign, is_sum
-from zoo.graph.calls import Graph, SetMask, alias, auto_named, functional, rewire, stem, unused
+from zoo.graph.calls import (
+    Graph,
+    SetMask,
+    Weight,
+    alias,
+    auto_named,
+    functional,
+    rewire,
+    stem,
+    unused,
+)
 from zoo.graph.saving import warn_of_training
-from zoo.graph.views import Views, is_symbolic, run, trace
+from zoo.graph.views import Views, is_symbolic, leaves, run, trace
 from zoo.types import Shape, Tensor
 
 # Inputs, pairs of a variable and its value, and the outputs.
@@ -31,9 +41,9 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
 
     So `zoo.graph.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
     its outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it
-    is Keras's or the zoo's, or if its trace does not hold all that it does: it has weights or
-    random seeds of its own, uses a sub-layer's weights without calling it, or not at all, changes
-    weights or attributes, adds losses, sets `training`, or its code depends on values or on
+    is Keras's or the zoo's, or if its trace does not hold all that it does: it draws
+    random numbers, uses a sub-layer's weights without calling it, or not at all, changes weights or
+    attributes, adds losses, sets `training`, or its code depends on values or on
     `training`. Code is traced three times, `training` being None, True and False, the last time
     with other weights, seeds and another size of the batch; if it computes other constants, the
     layer stays whole. Finally both models are run with other weights on random inputs of two sizes,
@@ -207,6 +217,7 @@ class _Opener(Views):
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
         self._called = {*self._whole}
+        self._weights: dict[int, Weight] = {}  # by the variable's id
 
     def open(self, shapes: Mapping[str, Shape]) -> keras.Model:
         """Return the model with inputs of these shapes in which layers are opened."""
@@ -269,6 +280,9 @@ class _Opener(Views):
                 outputs = self._open(view, args, kwargs)
             except Exception as error:
                 reason = _sentence(error)
+                own = [v.name for v in keras_private.own_weights(layer)]
+                if own and isinstance(error, AttributeError | TypeError):
+                    reason += f". It has weights of its own, {own}, which are tensors here"
         if outputs is not None:
             return outputs
         whole = self._as_it_is(layer)
@@ -338,6 +352,17 @@ class _Opener(Views):
         masks = dict(zip(map(id, flat), like, strict=True))
         return tree.map_structure(lambda x: self._masked(x, masks.get(id(x)), layer), outputs)
 
+    def weight(self, layer: Any, variable: keras.Variable, name: str, x: Tensor) -> Any:
+        """Return the output of a layer that has the weight, the same layer in each call."""
+        if id(variable) not in self._weights:
+            own = name if stem(variable.name) == "variable" else variable.name
+            name = unused(f"{self._place(layer)}_{own}", self._taken)
+            policy = {"dtype": layer.dtype_policy, "autocast": layer.autocast}
+            made = Weight(keras_private.options_of(variable), name=name, **policy)
+            made.weight = variable
+            self._weights[id(variable)] = made
+        return self._weights[id(variable)](x)
+
     def _masked(self, x, like, layer):
         mask = keras_private.get_keras_mask(like) if like is not None else None
         if mask is None or mask is keras_private.get_keras_mask(x):
@@ -374,10 +399,7 @@ def _symbolic(*structures):
 
 
 def _refuse_own_state(layer, kwargs):
-    variables = keras_private.own_weights(layer)
-    if variables:
-        raise ValueError(f"it has weights of its own, {[v.name for v in variables]}")
-    if keras_private.state_of(layer):
+    if keras_private.seed_generators(layer):
         raise ValueError("it draws random numbers")
     if layer.activity_regularizer is not None:
         raise ValueError("it has an activity regularizer")
@@ -395,7 +417,7 @@ def _numbers(layer):
     """Return the attributes of a layer that are numbers, and the identity of those with a shape."""
     return {
         path: leaf if isinstance(leaf, int | float) else id(leaf)
-        for path, leaf in tree.flatten_with_path(vars(layer))
+        for path, leaf in leaves(vars(layer))
         if isinstance(leaf, int | float) or hasattr(leaf, "shape") and not is_symbolic(leaf)
         if path != ("_called",)  # Keras sets it in the first call
     }
@@ -469,7 +491,7 @@ def _attributes(layer):
     for name, value in {**attributes, **attributes.get("_modules", {})}.items():
         if name in ("_layers", "_modules"):
             continue
-        for path, leaf in tree.flatten_with_path(getattr(value, "__wrapped__", value)):
+        for path, leaf in leaves(value):
             if isinstance(leaf, keras.layers.Layer):
                 key = "_".join([name, *map(str, path)]).strip("_")
                 found[id(leaf)] = key, leaf  # the last: TensorFlow's own attributes are first

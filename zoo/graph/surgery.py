@@ -25,7 +25,7 @@ Rates = float | Mapping[str, float]
 
 def lesion(
     model: keras.Model,
-    *names: str,
+    *names: str | Iterable[str],
     mode: str = "removed",
     blocks: Sequence[str] | None = None,
     grain: Grain = "sum",
@@ -34,7 +34,7 @@ def lesion(
 
     Args:
         model: A Functional or built Sequential `keras.Model`.
-        *names: Names of blocks; see `zoo.graph.find_blocks`.
+        *names: Names of blocks, or collections of names; see `zoo.graph.find_blocks`.
         mode: "removed": a block returns its skip input x, or its projection where the shape
             changes. "closed": T is 0 everywhere, so a block returns x C(x). The two differ
             where there is a carry gate C ("full", "c_only").
@@ -48,7 +48,8 @@ def lesion(
     Jastrzebski et al. (2018), arXiv:1710.04773, section 4.2 (removed).
     """
     chain = Chain(model, blocks, grain)
-    return chain.to_model(lesion_plan(chain, names, mode))
+    flat = [name for one in names for name in as_names(names=one)]
+    return chain.to_model(lesion_plan(chain, flat, mode))
 
 
 def shuffle(

@@ -1,12 +1,18 @@
 """Trace the code of layers on symbolic tensors, and leave the layers alone."""
 
+import contextlib
 import types
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 from keras import tree
 
-from zoo.graph.calls import Call, Graph, functional, mapped
+from zoo.backend import keras_private
+from zoo.graph.calls import TRACKABLE, Call, Graph, functional, mapped
+from zoo.types import Tensor
+
+OF_KERAS = ("_trainable_variables", "_non_trainable_variables")  # attributes of layers
 
 
 class Views:
@@ -52,6 +58,33 @@ class Views:
             vars(view).update(attributes, _inbound_nodes=[], _outbound_nodes=[], viewed=x)
         return self._views[id(x)]
 
+    def weight(self, layer: Any, variable: keras.Variable, name: str, x: Tensor) -> Any:
+        """Return what the code of `layer` gets for its attribute, a weight, in a call on x."""
+        return variable
+
+    @contextlib.contextmanager
+    def weights_replaced(self, view: Any, arguments: Any) -> Iterator[None]:
+        """Within the context, attributes of a view have `weight` in place of its own weights."""
+        layer = view.viewed
+        own = {*map(id, keras_private.own_weights(layer))}
+        x = next(filter(is_symbolic, tree.flatten(arguments)), None)
+
+        def replaced(value, name):
+            if id(value) in own:
+                return self.weight(layer, value, name, x)
+            return mapped(value, lambda v: replaced(v, name))
+
+        def has_own(value):
+            return any(id(leaf) in own for _, leaf in leaves(value))
+
+        held = {name: value for name, value in vars(view).items() if own and has_own(value)}
+        held = {n: v for n, v in held.items() if n not in OF_KERAS and not TRACKABLE.match(n)}
+        vars(view).update({name: replaced(value, name) for name, value in held.items()})
+        try:
+            yield
+        finally:
+            vars(view).update(held)
+
     def _kind(self, kind):
         if kind not in self._kinds:
             inside = self.inside
@@ -94,7 +127,8 @@ def trace(
     found: list[Any] = []
 
     def symbolic_call(*args, **kwargs):
-        found.append(view.call(*args, **kwargs))
+        with views.weights_replaced(view, (args, kwargs)):
+            found.append(view.call(*args, **kwargs))
         tensors = [x for x in tree.flatten(found[0]) if is_symbolic(x)]
         return [keras.KerasTensor(x.shape, x.dtype) for x in tensors]
 
@@ -104,6 +138,18 @@ def trace(
     finally:
         del vars(view)["symbolic_call"]
     return found[0], like
+
+
+def leaves(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Yield pairs of a path and a leaf; unlike in `tree`, keys of dictionaries need no order."""
+    value = getattr(value, "__wrapped__", value)
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        yield path, value
+        return
+    for key, item in value.items():
+        yield from leaves(item, (*path, key))
 
 
 def is_symbolic(x: Any) -> bool:

@@ -116,6 +116,8 @@ class CharWordEmbedding(Configured):
     Reference: Kim et al. (2016), arXiv:1508.06615, section 2; the saving is ours.
     """
 
+    input_dtype = "int32"  # half precision would round ids that are given as floats
+
     def __init__(
         self,
         encoder: keras.Model,

@@ -11,6 +11,7 @@ from zoo.backend.keras_private import is_rematerialized
 from zoo.checks import check_integers, require
 from zoo.layers.configured import Scanned
 from zoo.layers.highway import HighwayDense
+from zoo.layers.skip import copied
 from zoo.types import Shape, Tensor
 
 
@@ -115,6 +116,6 @@ def each_layer(initializer: keras.initializers.Initializer) -> Callable:
     """Return an initializer of stacked weights, without the axis of layers in the fan."""
 
     def sample(shape, dtype=None):
-        return ops.stack([initializer.clone()(shape[1:], dtype=dtype) for _ in range(shape[0])])
+        return ops.stack([copied(initializer)(shape[1:], dtype=dtype) for _ in range(shape[0])])
 
     return sample

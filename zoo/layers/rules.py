@@ -754,7 +754,8 @@ class DeepDelta(Rule):
     def write(self, x: Tensor, h: Tensor, c: Coefficients) -> Tensor:
         """Return x with its part along h replaced."""
         k = widened(h)
-        k = ops.cast(k / ops.maximum(ops.norm(k, axis=-1, keepdims=True), 1e-6), h.dtype)
+        square = ops.sum(ops.square(k), axis=-1, keepdims=True)  # unlike a norm's, its gradient
+        k = ops.cast(k * ops.rsqrt(ops.maximum(square, 1e-12)), h.dtype)  # at h = 0 is no NaN
         beta = 2 * ops.sigmoid(einsum("...d,d->...", c["u"], self.w_b) + self.b_b)
         v = 4 * ops.sigmoid(einsum("...d,d->...", x, self.w_v) + self.b_v)
         change = beta * (v - ops.sum(k * x, axis=-1))

@@ -9,7 +9,7 @@ from keras import ops
 from zoo.backend.layers import Conv2D
 from zoo.checks import as_side, check_choice, check_integers, require
 from zoo.initializers import HardtMa, KaimingNormal
-from zoo.layers.skip import Skip
+from zoo.layers.skip import Skip, copied
 from zoo.types import Initializer, Shape, Tensor
 
 IDENTITIES = ("pad", "duplicate")
@@ -87,7 +87,7 @@ class Simplified(Skip):
             self.strides,
             padding="same" if self.strides == 1 else "valid",
             data_format="channels_last",
-            kernel_initializer=self.kernel_initializer.clone(),
+            kernel_initializer=copied(self.kernel_initializer),
             **self.regularizers(),
             dtype=self.dtype_policy,
             name=name,
@@ -203,7 +203,7 @@ class SimplifiedDominant(Simplified):
             padding="same",
             depth_multiplier=self.filters // self.channels,
             data_format="channels_last",
-            depthwise_initializer=diagonal(self.kernel_initializer.clone()),
+            depthwise_initializer=diagonal(copied(self.kernel_initializer)),
             depthwise_regularizer=self.kernel_regularizer,
             bias_regularizer=self.bias_regularizer,
             dtype=self.dtype_policy,

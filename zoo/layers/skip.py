@@ -16,11 +16,16 @@ from zoo.types import Initializer, Regularizer, Shape, Tensor
 BRANCHES = ("transform", "transform_gate", "carry_gate", "shortcut")
 
 
+def copied(initializer: Initializer) -> Initializer:
+    """Return a copy of an initializer; Keras takes functions, too, which have no `clone`."""
+    return initializer.clone() if hasattr(initializer, "clone") else initializer
+
+
 def with_own_seed(initializer: Initializer, branch: str, number: int = 1) -> Initializer:
     """Return a copy of an initializer; an integer seed differs by branch and layer in it."""
-    config = initializer.get_config()
+    config = initializer.get_config() if hasattr(initializer, "get_config") else {}
     if not is_integer(config.get("seed"), 0):
-        return initializer.clone()
+        return copied(initializer)
     seed = config["seed"] + BRANCHES.index(branch) + len(BRANCHES) * (number - 1)
     return type(initializer).from_config({**config, "seed": seed})
 
@@ -43,8 +48,7 @@ class GateBias(keras.initializers.Initializer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the initializer's configuration."""
-        initializer = keras.initializers.serialize(self.initializer)
-        return {"logit": self.logit, "initializer": initializer}
+        return {"logit": self.logit, "initializer": keras.initializers.serialize(self.initializer)}
 
 
 class Skip(Configured):
