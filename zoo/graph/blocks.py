@@ -100,7 +100,11 @@ def find_blocks(
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
         (other,) = {*GRAINS} - {grain}
-        listing = "".join(f"\n  {name}: {reason}" for name, reason in rejected) or (
+        alike: dict[str, list[str]] = {}
+        for name, reason in rejected:
+            alike.setdefault(reason, []).append(name)
+        listing = "".join(f"\n  {', '.join(names)}: {reason}" for reason, names in alike.items())
+        listing = listing or (
             f" No sum in its graph is y = x + f(x), and concatenations are no blocks. Open layers "
             f"with sums inside by zoo.graph.inline(model), add skips by keras.layers.Add, or find "
             f"a {GRAINS[other]}: grain={other!r}."
@@ -190,6 +194,12 @@ def candidates(
     if grain == "layer":
         blocks = {index: block for index, block in blocks.items() if block.layer is not None}
         rejected = {}
+    lengths = {
+        name: (None, *(size or 128 for size in graph.shapes[slot][1:]))
+        for name, slot in zip(graph.input_names, graph.inputs, strict=True)
+        if None in graph.shapes[slot][1:]
+    }
+    advice = f". If code needs lengths, give inline shapes={lengths}" if lengths else ""
     for call in graph.calls:
         if call.index in inside or not _may_hide_sums(graph, call):
             continue
@@ -201,8 +211,7 @@ def candidates(
             rejected[call.index] = (
                 f"a {type(call.layer).__name__} is one layer of the graph, which does not show the "
                 f"sums inside it; zoo.graph.inline(model) opens it if one is a block, or says why "
-                f"it cannot{whole}. If code needs the length of an input, give inline `shapes`, "
-                f"such as shapes={{'token_ids': (None, 128)}}"
+                f"it cannot{whole}{advice}"
             )
     named = _named(graph, [blocks[index] for index in sorted(blocks)])
     _end_after_drops(graph, named)
