@@ -283,6 +283,95 @@ def test_layers_with_weights_of_their_own_are_opened(policy, tmp_path):
     assert np.array_equal(array(copy(X)), before)
 
 
+class Twice(Scaled):
+    """Two blocks in one layer, each with a weight of its own."""
+
+    def call(self, x):
+        h = x + self.scales[0] * self.second(self.first(x))
+        return h + self.scales[1] * self.second(self.first(h))
+
+
+def test_weights_of_opened_layers_bypass_no_block():
+    opened = zoo.graph.inline(chain(Twice(name="user"), Twice(name="last")))
+    first, second, third, fourth = [block.name for block in find_blocks(opened)[0]]
+    assert {cost.operations for cost in zoo.graph.cost(opened).blocks.values()} == {2 * 5 * 7}
+    get = opened.get_layer
+    f = lambda y, owner: get(f"{owner}_second")(get(f"{owner}_first")(y))  # noqa: E731
+    a, b, c = (array(get(name)(X)) for name in ("user_a", "user_b", "last_a"))
+    moved = zoo.graph.shuffle(opened, {second: third, third: second})
+    y = X + a * array(f(X, "user"))
+    y = y + c * array(f(y, "last"))
+    y = y + b * array(f(y, "user"))
+    y = y + array(get("last_b")(X)) * array(f(y, "last"))
+    np.testing.assert_allclose(array(moved(X)), array(get("top")(y)), rtol=1e-5)
+    zoo.graph.loop(opened, second, second)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5), (1, 1, 5)])
+def test_a_weight_that_is_added_is_no_branch(shape):
+    class Positioned(Adding):
+        def build(self, shape):
+            super().build(shape)
+            self.positions = self.add_weight(shape)
+
+        def call(self, x):
+            return super().call(self.second(self.first(x)) + self.positions)
+
+    inputs = keras.Input(batch_shape=shape)
+    opened = zoo.graph.inline(keras.Model(inputs, Positioned(name="user")(inputs)))
+    assert len(find_blocks(opened)[0]) == 1
+
+
+def test_own_weights_have_the_precision_that_the_code_sees():
+    class Uncast(Adding):
+        def build(self, shape):
+            super().build(shape)
+            self.scale = self.add_weight((5,), autocast=False)
+
+        def call(self, x):
+            return ops.cast(x, "float32") + self.scale * ops.cast(self.first(x)[..., :5], "float32")
+
+    model = chain(Uncast(name="user", dtype="mixed_bfloat16"))
+    assert np.array_equal(array(zoo.graph.inline(model)(X)), array(model(X)))
+
+
+def test_frozen_layers_can_be_trained_after_they_are_opened():
+    model = chain(Scaled(name="user"))
+    model.trainable = False
+    opened = zoo.graph.inline(model)
+    assert not opened.trainable_weights
+    opened.trainable = True
+    assert len(opened.trainable_weights) == len(opened.weights)
+
+
+@pytest.mark.parametrize(
+    "call, reason",
+    [
+        (lambda self, x: Scaled.call(self, x) + self.tied, "is one of user_second"),
+        (lambda self, x: Scaled.call(self, x) + self.count(), "changes its attributes"),
+        (lambda self, x: Scaled.call(self, x) + ops.where(self.scales[0] == 0, 1.0, 0.0), "differ"),
+    ],
+    ids=["tied", "counting", "comparing"],
+)
+def test_layers_that_do_more_with_their_own_weights_stay_whole(call, reason, caplog):
+    class User(Scaled):
+        def build(self, shape):
+            super().build(shape)
+            self.scales += [0]
+            if reason == "is one of user_second":
+                self.tied = self.second.bias
+
+        def count(self):
+            self.scales[2] += 1
+            return 0.0 * self.scales[2]
+
+    User.call = call
+    model = chain(User(name="user"))
+    model.layers[1].scales[0].assign([0.0, 1.0, 0.0, 1.0, 1.0])
+    zoo.graph.inline(model)
+    assert "user stays whole" in caplog.text and reason in caplog.text
+
+
 def test_compiled_models_inside_are_opened():
     class User(keras.Model):
         def __init__(self):

@@ -88,6 +88,20 @@ def options_of(variable: keras.Variable) -> dict[str, Any]:
     return options | {"autocast": variable._autocast, "dtype": variable._dtype}  # whatever casts
 
 
+def holder_of(
+    layer: keras.layers.Layer, variable: keras.Variable, kind: Callable, name: str
+) -> keras.layers.Layer:
+    """Return a `zoo.graph.calls.Weight` that holds a weight of `layer`."""
+    options = options_of(variable)
+    # Keras tracks a variable by what it is now, and later cannot train it.
+    options["trainable"] = any(variable is one for one in layer._trainable_variables)
+    holder = kind(options, name=name, dtype=options["dtype"], trainable=layer.trainable)
+    now, variable.trainable = variable.trainable, options["trainable"]
+    holder.weight = variable
+    variable.trainable = now
+    return holder
+
+
 def held_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return the list in which `layer` keeps the layers that it itself holds."""
     return layer._layers

@@ -100,11 +100,9 @@ def find_blocks(
         blocks = {name: block for name, block in blocks.items() if name in names}
     if not blocks:
         (other,) = {*GRAINS} - {grain}
-        alike: dict[str, list[str]] = {}
-        for name, reason in rejected:
-            alike.setdefault(reason, []).append(name)
-        listing = "".join(f"\n  {', '.join(names)}: {reason}" for reason, names in alike.items())
-        listing = listing or (
+        alike = {reason: [n for n, why in rejected if why == reason] for _, reason in rejected}
+        lines = [f"\n  {', '.join(names)}: {reason}" for reason, names in alike.items()]
+        listing = "".join(lines) or (
             f" No sum in its graph is y = x + f(x), and concatenations are no blocks. Open layers "
             f"with sums inside by zoo.graph.inline(model), add skips by keras.layers.Add, or find "
             f"a {GRAINS[other]}: grain={other!r}."

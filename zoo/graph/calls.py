@@ -160,7 +160,7 @@ class Graph:
         if training is not None and "training" in getattr(layer, "_call_context_args", {}):
             kwargs = {**arguments.kwargs, "training": training}  # a model's is that of its layers
             arguments = type(arguments)(*arguments.args, **kwargs)
-        tensors = node.arguments.keras_tensors
+        tensors = [] if isinstance(layer, Weight) else node.arguments.keras_tensors
         masks = {id(keras_private.get_keras_mask(t)): t for t in tensors}
         masks.pop(id(None), None)
         # Masks are those of the inputs when the layer is called: with slots of their own they would
@@ -214,7 +214,10 @@ class Graph:
             masks = {slot: keras_private.get_keras_mask(values[slot]) for slot in call.sources}
             read = {key: values[slot] for key, slot in call.inputs}
             read |= {key: keras_private.get_keras_mask(values[slot]) for key, slot in call.masks}
-            args, kwargs = call.arguments.fill_in(read)
+            if isinstance(call.layer, Weight):
+                args, kwargs = (next(v for v in values.values() if v is not None),), {}
+            else:
+                args, kwargs = call.arguments.fill_in(read)
             outputs = tree.flatten(apply(call, *args, **kwargs))
             # `MultiHeadAttention` takes the masks off its inputs, which other layers read, too.
             for slot, mask in masks.items():
@@ -290,8 +293,14 @@ class Graph:
         return calls
 
     def between(self, first: int, last: int) -> list[Call]:
-        """Return the calls on the paths from slot `first` to slot `last`, in running order."""
-        return calls_before(last, self.after(first))
+        """Return the calls on the paths from slot `first` to slot `last`, in running order.
+
+        With them are the weights that they read.
+        """
+        calls = calls_before(last, self.after(first))
+        read = reads(calls)
+        weights = [c for c in self.calls if isinstance(c.layer, Weight) and c.outputs[0] in read]
+        return sorted([*calls, *weights], key=lambda call: call.index)
 
 
 class _OfMasks(keras.layers.Layer):
@@ -338,14 +347,13 @@ class SetMask(_OfMasks):
 
 @keras.saving.register_keras_serializable("zoo")
 class Weight(keras.layers.Layer):
-    """A weight as a tensor, whatever the input: that of a layer whose code is in the graph.
+    """A weight of a layer whose code is in the graph, whatever the input; `Graph` gives it none.
 
-    Args:
-        options: Arguments of `add_weight`.
+    `options` are arguments of `add_weight`, without the initializer, which Keras forgets.
     """
 
     def __init__(self, options: Mapping[str, Any], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.options = options
         self.weight: Any = None
@@ -356,17 +364,15 @@ class Weight(keras.layers.Layer):
             self.weight = self.add_weight(**self.options)
 
     def call(self, x: Tensor) -> Tensor:
-        """Return the weight, in the dtype of the layer's computations."""
-        casts = self.autocast and keras.backend.is_float_dtype(self.weight.dtype)
-        tensor = keras.ops.convert_to_tensor(self.weight)
-        return keras.ops.cast(tensor, self.compute_dtype) if casts else tensor
+        """Return the weight, in its own precision."""
+        return keras.ops.convert_to_tensor(self.weight)
 
     def compute_mask(self, x: Tensor, previous_mask: Any) -> None:
         """Return None."""
 
     def get_config(self) -> dict[str, Any]:
         """Return the layer's configuration."""
-        return {**super().get_config(), "autocast": self.autocast, "options": {**self.options}}
+        return {**super().get_config(), "options": {**self.options}}
 
 
 def calls_before(slot: int, calls: Sequence[Call]) -> list[Call]:
@@ -594,9 +600,9 @@ def _layer(layer, name, copies, deep):
     copies[id(layer)] = new
     options = {"dtype": layer.dtype_policy, "activity_regularizer": layer.activity_regularizer}
     keras.layers.Layer.__init__(new, name=name, **options)
-    frozen = keras_private.frozen_weights(layer) if deep else []
+    frozen = [_copied(v, copies, deep) for v in keras_private.frozen_weights(layer)]
     for variable in frozen:  # Keras tracks a variable by what it is now, and later cannot train it
-        _copied(variable, copies).trainable = True
+        variable.trainable = True
     attributes = vars(layer).copy()
     mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
     for key, value in {**attributes, **attributes.get("_modules", {})}.items():
@@ -613,7 +619,7 @@ def _layer(layer, name, copies, deep):
         elif isinstance(value, (bool, str, type(None))) and key != "name" or key in SHARED:
             vars(new)[key] = value
     for variable in frozen:
-        copies[id(variable)].trainable = False
+        variable.trainable = False
     return new
 
 

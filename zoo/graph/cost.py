@@ -99,8 +99,7 @@ class _Opened(Views):
     has_tensors = False  # in place of weights
 
     def weight(self, layer, variable, name, x):
-        shape, dtype = variable.shape, variable.dtype
-        return keras.KerasTensor(shape, dtype) if self.has_tensors else variable
+        return keras.KerasTensor(variable.shape) if self.has_tensors else variable
 
     def answer(self, view, args, kwargs):
         whole = isinstance(view, keras.layers.RNN) or _has_recurrence(view) and not foreign(view)

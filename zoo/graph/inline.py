@@ -48,8 +48,9 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
     with other weights, seeds and another size of the batch; if it computes other constants, the
     layer stays whole. Finally both models are run with other weights on random inputs of two sizes,
     and layers with which the outputs differ stay whole, too. Not detected: code that reads
-    variables outside of `model`, and a layer of `model` that is frozen later (freeze it in the
-    opened model). A warning names those that may hide sums, and the reason.
+    variables outside of `model`, code that compares own weights by `==`, and a layer of `model`
+    that is frozen later (freeze it in the opened model). A warning names those that may hide sums,
+    and the reason.
 
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
@@ -76,7 +77,7 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
     with _LOCK:
         shapes = shapes or {}
         opener, result = _opened(model, shapes, {})
-        while changing := opener.changing(model):
+        while changing := opener.tied(result) or opener.changing(model):
             opener, result = _opened(model, shapes, changing)
         opener, result = _checked(model, shapes, opener, result)
     for name, reason in opener.whole(result).items():
@@ -111,7 +112,9 @@ def _checked(model, shapes, opener, result):
     """
     if not opener.traces:
         return opener, result
-    tried = numbers_of(model, shapes, 1, SIZES), numbers_of(model, shapes, -1, ((17, 19),))
+    tried = [numbers_of(model, shapes, 1, SIZES), numbers_of(model, shapes, -1, ((17, 19),))]
+    if opener.weights:  # such as zeros, with which code may compare
+        tried.append(numbers_of(model, shapes, 0, SIZES))
     probes = [probe for probe in tried if probe is not None]
     if not probes:
         logging.warning("zoo.graph.inline: %s was not computed on random inputs.", model.name)
@@ -217,13 +220,24 @@ class _Opener(Views):
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
         self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
         self._called = {*self._whole}
-        self._weights: dict[int, Weight] = {}  # by the variable's id
+        self.weights: dict[int, Weight] = {}  # by the variable's id
+        self._owners: dict[int, keras.layers.Layer] = {}
 
     def open(self, shapes: Mapping[str, Shape]) -> keras.Model:
         """Return the model with inputs of these shapes in which layers are opened."""
         self.shapes = shapes
         with self.scope:
             return rewire(self.graph.model, self.apply, shapes=shapes)
+
+    def tied(self, model: keras.Model) -> dict[int, str]:
+        """Return `refused` and layers whose own weights a saved model would have twice, or {}."""
+        found = {}
+        for layer in model.layers:
+            for weight in () if isinstance(layer, Weight) else layer.weights:
+                owner = self._owners.get(id(weight))
+                if owner is not None and id(owner) not in self.stayed:
+                    found[id(owner)] = f"its weight {weight.name} is one of {layer.name}, too"
+        return {**self.refused, **found} if found else {}
 
     def changing(self, model: keras.Model) -> dict[int, str]:
         """Return `refused` and the innermost layers whose code differs in other traces.
@@ -354,14 +368,14 @@ class _Opener(Views):
 
     def weight(self, layer: Any, variable: keras.Variable, name: str, x: Tensor) -> Any:
         """Return the output of a layer that has the weight, the same layer in each call."""
-        if id(variable) not in self._weights:
+        if id(variable) not in self.weights:
             own = name if stem(variable.name) == "variable" else variable.name
             name = unused(f"{self._place(layer)}_{own}", self._taken)
-            policy = {"dtype": layer.dtype_policy, "autocast": layer.autocast}
-            made = Weight(keras_private.options_of(variable), name=name, **policy)
-            made.weight = variable
-            self._weights[id(variable)] = made
-        return self._weights[id(variable)](x)
+            made = keras_private.holder_of(layer, variable, Weight, name)
+            self.weights[id(variable)] = made
+            self._owners[id(variable)] = layer
+        tensor = self.weights[id(variable)](x)  # in its own precision, unlike in the code
+        return tensor if tensor.dtype == variable.dtype else ops.cast(tensor, variable.dtype)
 
     def _masked(self, x, like, layer):
         mask = keras_private.get_keras_mask(like) if like is not None else None

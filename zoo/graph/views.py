@@ -74,14 +74,23 @@ class Views:
                 return self.weight(layer, value, name, x)
             return mapped(value, lambda v: replaced(v, name))
 
-        def has_own(value):
-            return any(id(leaf) in own for _, leaf in leaves(value))
+        held = {
+            name: value
+            for name, value in vars(view).items()
+            if name not in OF_KERAS and not TRACKABLE.match(name)
+            if any(id(leaf) in own for _, leaf in leaves(value))
+        }
 
-        held = {name: value for name, value in vars(view).items() if own and has_own(value)}
-        held = {n: v for n, v in held.items() if n not in OF_KERAS and not TRACKABLE.match(n)}
+        def numbers():
+            found = [leaf for name in held for _, leaf in leaves(vars(view)[name])]
+            return [leaf for leaf in found if isinstance(leaf, int | float)]
+
+        before = numbers()
         vars(view).update({name: replaced(value, name) for name, value in held.items()})
         try:
             yield
+            if numbers() != before:
+                raise ValueError("its code changes its attributes")
         finally:
             vars(view).update(held)
 
