@@ -340,6 +340,7 @@ def test_frozen_layers_can_be_trained_after_they_are_opened():
     model.trainable = False
     opened = zoo.graph.inline(model)
     assert not opened.trainable_weights
+    opened.trainable = False  # it is True, and Keras on TensorFlow ignores what it is
     opened.trainable = True
     assert len(opened.trainable_weights) == len(opened.weights)
 
