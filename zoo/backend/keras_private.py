@@ -91,7 +91,7 @@ def options_of(variable: keras.Variable) -> dict[str, Any]:
 def holder_of(
     layer: keras.layers.Layer, variable: keras.Variable, kind: Callable, name: str
 ) -> keras.layers.Layer:
-    """Return a `zoo.graph.calls.Weight` that holds a weight of `layer`."""
+    """Return a layer of a `kind`, made from `options_of`, that shares a weight of `layer`."""
     options = options_of(variable)
     # Keras tracks a variable by what it is now, and later cannot train it.
     options["trainable"] = any(variable is one for one in layer._trainable_variables)

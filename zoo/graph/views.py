@@ -77,7 +77,7 @@ class Views:
         held = {
             name: value
             for name, value in vars(view).items()
-            if name not in OF_KERAS and not TRACKABLE.match(name)
+            if own and name not in OF_KERAS and not TRACKABLE.match(name)
             if any(id(leaf) in own for _, leaf in leaves(value))
         }
 
