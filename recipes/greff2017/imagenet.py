@@ -37,7 +37,7 @@ from zoo.layers.gating import gate
 from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
-from zoo.recipes.experiment.definitions import Control, against_untrained
+from zoo.recipes.experiment.definitions import Control, Replication, against_untrained
 from zoo.recipes.experiment.networks import ImageData, checksum, drawn, fb_resnet_sgd
 from zoo.recipes.jastrzebski2018.training import of_blocks
 
@@ -72,6 +72,24 @@ class Settings(ImageSettings):
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
 
 
+class ReplicationSettings(Replication, Settings):
+    """Settings of the replication."""
+
+
+SMALL = {
+    "data": "mnist",
+    "train_examples": 10_000,
+    "test_examples": 5000,
+    "epochs": 36,
+    "batch": 64,
+    "rate": 0.2,
+    "image_size": 32,
+    "width": 1 / 8,
+    "blocks": (4, 4),
+    "augment": False,
+    "probe_examples": 1000,
+}
+WITH_AND_WITHOUT = ("highway", "resnet", "highway_bn", "resnet_bn")
 SCALES = {
     "smoke": Settings(
         data="cifar10",
@@ -85,20 +103,8 @@ SCALES = {
         width=1 / 16,
         probe_examples=8,
     ),
-    "miniature": Settings(
-        data="mnist",
-        networks=("highway", "resnet", "highway_bn", "resnet_bn", "highway_bn_1x1"),
-        train_examples=10_000,
-        test_examples=5000,
-        epochs=36,
-        batch=64,
-        rate=0.2,
-        image_size=32,
-        width=1 / 8,
-        blocks=(4, 4),
-        augment=False,
-        probe_examples=1000,
-    ),
+    "miniature": Settings(networks=(*WITH_AND_WITHOUT, "highway_bn_1x1"), **SMALL),
+    "replication": ReplicationSettings(networks=WITH_AND_WITHOUT, **SMALL),
     "trained": trained_resnets.Trained(),
     "trained56": trained_resnets.Trained56(),
     "full": Settings(),
