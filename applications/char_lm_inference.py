@@ -115,8 +115,7 @@ def refresh_table(
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
         words = table[np.resize(chunk, CHUNK)]  # always as many, for one compilation
-        encoded = ops.convert_to_numpy(encode(words))
-        vectors[chunk] = encoded[: len(chunk)]
+        vectors[chunk] = ops.convert_to_numpy(encode(words))[: len(chunk)]
     variable.assign(vectors)
 
 

@@ -64,10 +64,10 @@ def he_resnet(
 
     Reference: He et al. (2015), arXiv:1512.03385, section 4.2.
     """
-    stages = three_stages(blocks_of(depth))
+    stages = enumerate(three_stages(blocks_of(depth)), 1)
     inputs = image_input(input_shape, 4)
     x = layers.ReLU(name="stem_relu")(_normalized(inputs, 16, 1, "stem"))
-    for stage, (width, blocks, strides) in enumerate(stages, 1):
+    for stage, (width, blocks, strides) in stages:
         for i in range(blocks):
             name = f"stage{stage}_block{i:02d}"
             first = strides if i == 0 else 1
@@ -87,8 +87,7 @@ def _normalized(x, width, strides, name):
     options = {"kernel_initializer": KaimingNormal(), "use_bias": False, "name": f"{name}_conv"}
     if strides > 1:
         x = layers.ZeroPadding2D(1, name=f"{name}_pad")(x)
-    padding = "same" if strides == 1 else "valid"
-    x = layers.Conv2D(width, 3, strides, padding, **options)(x)
+    x = layers.Conv2D(width, 3, strides, "same" if strides == 1 else "valid", **options)(x)
     return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=f"{name}_norm")(x)
 
 

@@ -1,6 +1,6 @@
 """Highway networks for small images: Srivastava et al. (2015), sections 3 and 4."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 
 import keras
@@ -13,7 +13,7 @@ from zoo.initializers import Gaussian, GlorotUniform, KaimingNormal
 from zoo.layers import gating
 from zoo.layers.highway import HighwayConv2D, HighwayDense
 from zoo.layers.highway_stack import HighwayDenseStack
-from zoo.types import Shape, Tensor
+from zoo.types import Shape
 
 
 @builder("highway_mlp{depth}")
@@ -121,7 +121,7 @@ def highway_mnist(
         Stage(width, None, (3, 3, 3), 2),
     )
     inputs = image_input(input_shape, 12)
-    x = trunk(inputs, stages, 10, variant, (0.2, 0.3, 0.4, 0.5))
+    x = _trunk(inputs, stages, 10, variant, (0.2, 0.3, 0.4, 0.5))
     return classifier(inputs, x, [layers.Flatten()], classes, Gaussian(0.1), top)
 
 
@@ -141,7 +141,7 @@ def highway_a(
     Reference: Srivastava, Greff, Schmidhuber (2015), arXiv:1507.06228, Table 2.
     """
     stages = tuple(Stage(width, PLAIN, (3, 3), 2) for width in (16, 32, 64))
-    return fitnet(stages, 11, 250, variant, classes, input_shape, top)
+    return _fitnet(stages, 11, 250, variant, classes, input_shape, top)
 
 
 @builder()
@@ -154,7 +154,7 @@ def highway_b(
     the width of that layer is not in the paper. Gates start at -2. Errors and reference
     are those of `highway_a`.
     """
-    return fitnet(NINETEEN, 19, 250, variant, classes, input_shape, top)
+    return _fitnet(NINETEEN, 19, 250, variant, classes, input_shape, top)
 
 
 @builder()
@@ -168,7 +168,7 @@ def highway_c(
     Gates start at -3. Errors and reference are those of `highway_a`.
     """
     stages = tuple(Stage(width, PLAIN, (3, 1) * 4 + (3,), 2) for width in (24, 48, 96))
-    return fitnet(stages, 32, 100, variant, classes, input_shape, top)
+    return _fitnet(stages, 32, 100, variant, classes, input_shape, top)
 
 
 @builder()
@@ -190,29 +190,21 @@ def highway_cifar(
     """
     inputs = image_input(input_shape, 4)
     first = Gaussian(1.0)  # the authors' file says `value: 0.05`, which Caffe's filler ignores
-    x = trunk(inputs, NINETEEN, 19, variant, (0.2, 0.2, 0.2), first)
+    x = _trunk(inputs, NINETEEN, 19, variant, (0.2, 0.2, 0.2), first)
     x = Conv2D(100, 1, activation="relu", kernel_initializer=KaimingNormal(), name="maps")(x)
     head = [layers.GlobalAveragePooling2D(name="avg_pool"), layers.Dropout(0.2, name="dropout3")]
     last = Gaussian(0.05) if classes == 10 else KaimingNormal()  # the two files differ
     return classifier(inputs, x, head, classes, last, top)
 
 
-def fitnet(
-    stages: Sequence[Stage],
-    depth: int,
-    units: int,
-    variant: str,
-    classes: int,
-    input_shape: Shape,
-    top: Top,
-) -> keras.Model:
+def _fitnet(stages, depth, units, variant, classes, input_shape, top):
     """Return the stages, one fully connected layer and the classifier: Table 2, after the FitNets.
 
     `depth`, the number of layers, determines the gates' initial bias.
     """
     inputs = image_input(input_shape, 4)
     stages = (*stages[:-1], stages[-1]._replace(pool=None))
-    x = trunk(inputs, stages, depth, variant, (0.2, 0.2, 0.2))
+    x = _trunk(inputs, stages, depth, variant, (0.2, 0.2, 0.2))
     head = [
         layers.GlobalMaxPooling2D(name="max_pool"),
         layers.Dropout(0.2, name="dropout3"),
@@ -222,20 +214,13 @@ def fitnet(
     return classifier(inputs, x, head, classes, Gaussian(0.05), top)
 
 
-def trunk(
-    x: Tensor,
-    stages: Sequence[Stage],
-    depth: int,
-    variant: str,
-    dropout: Sequence[float],
-    first: keras.Initializer | None = None,
-) -> Tensor:
+def _trunk(x, stages, depth, variant, dropout, first=None):
     """Apply the convolutions of `stages`, with pools and dropout between them.
 
     The `dropout` rates are before the first layer and after each pool, `depth` determines the
     initial logit of the gates, and `first` is another initializer for the first convolution.
     """
-    options: dict[str, Any] = {"variant": variant, "gate_bias": gating.gate_bias(depth)}
+    options = {"variant": variant, "gate_bias": gating.gate_bias(depth)}
     x = layers.Dropout(dropout[0], name="dropout0")(x)
     for number, stage in enumerate(stages, 1):
         if stage.plain is not None:

@@ -46,7 +46,7 @@ def resnet50(
     Reference: He et al. (2015), arXiv:1512.03385, Table 1; Greff, Srivastava, Schmidhuber (2017),
     arXiv:1612.07771, section 5.1 and Table 1b.
     """
-    return bottlenecks("residual", False, classes, input_shape, batch_norm, widths, blocks, top)
+    return _bottlenecks("residual", False, classes, input_shape, batch_norm, widths, blocks, top)
 
 
 @builder()
@@ -68,7 +68,7 @@ def highway_resnet50(
 
     Reference: Greff, Srivastava, Schmidhuber (2017), arXiv:1612.07771, section 5.1, Table 1b.
     """
-    return bottlenecks("coupled", False, classes, input_shape, batch_norm, widths, blocks, top)
+    return _bottlenecks("coupled", False, classes, input_shape, batch_norm, widths, blocks, top)
 
 
 @builder()
@@ -84,19 +84,10 @@ def highway_full_resnet50(
 
     Errors, number of parameters and reference are those of `highway_resnet50`.
     """
-    return bottlenecks("coupled", True, classes, input_shape, batch_norm, widths, blocks, top)
+    return _bottlenecks("coupled", True, classes, input_shape, batch_norm, widths, blocks, top)
 
 
-def bottlenecks(
-    variant: str,
-    closing_relu: bool,
-    classes: int,
-    input_shape: Shape,
-    batch_norm: bool,
-    widths: Sequence[int],
-    blocks: Sequence[int],
-    top: Top,
-) -> keras.Model:
+def _bottlenecks(variant, closing_relu, classes, input_shape, batch_norm, widths, blocks, top):
     """Return stem, stages of bottleneck blocks of the given widths, average and classifier."""
     widths = as_integers(1, widths=widths)
     expected = f"positive numbers, one for each of the {len(widths)} widths"

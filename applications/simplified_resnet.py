@@ -10,12 +10,7 @@ from zoo.applications.registry import CIFAR, Top, builder, classifier, image_inp
 from zoo.backend.layers import Conv2D
 from zoo.checks import as_integers, is_integer, require
 from zoo.initializers import Uniform
-from zoo.layers.simplified import (
-    Simplified,
-    SimplifiedDominant,
-    SimplifiedPlain,
-    SimplifiedResidual,
-)
+from zoo.layers.simplified import SimplifiedDominant, SimplifiedPlain, SimplifiedResidual
 from zoo.types import Shape
 
 WIDTHS = (16, 32, 64)
@@ -52,7 +47,7 @@ def simplified_plain_net(
     Reference: Yu, Tomasi (2019), "Identity Connections in Residual Nets Improve Noise
     Stability", section 2, appendix A and Fig. 4.
     """
-    return simplified(SimplifiedPlain, depth, classes, input_shape, identity, widths, top)
+    return _simplified(SimplifiedPlain, depth, classes, input_shape, identity, widths, top)
 
 
 @builder("simplified_residual_net{depth}")
@@ -72,7 +67,7 @@ def simplified_residual_net(
     too, start at the paper's HMWI, `HardtMa()`. Errors and reference are those of
     `simplified_plain_net`.
     """
-    return simplified(SimplifiedResidual, depth, classes, input_shape, identity, widths, top)
+    return _simplified(SimplifiedResidual, depth, classes, input_shape, identity, widths, top)
 
 
 @builder("simplified_dominant_net{depth}")
@@ -90,18 +85,10 @@ def simplified_dominant_net(
     classifier are whole. Kernels start at `HardtMa()`. Errors are those of
     `simplified_plain_net`. Reference: ibid., appendix D.3, Table 5.
     """
-    return simplified(SimplifiedDominant, depth, classes, input_shape, "duplicate", widths, top)
+    return _simplified(SimplifiedDominant, depth, classes, input_shape, "duplicate", widths, top)
 
 
-def simplified(
-    block: type[Simplified],
-    depth: int,
-    classes: int,
-    input_shape: Shape,
-    identity: str,
-    widths: Sequence[int],
-    top: Top,
-) -> keras.Model:
+def _simplified(block, depth, classes, input_shape, identity, widths, top):
     """Return the network of 3 n + 2 layers whose 3 n inner ones are `block`s."""
     expected = "3 n + 2, as three groups of n convolutions and two more layers have: 5, 8, ..., 20"
     require(is_integer(depth, 5) and depth % 3 == 2, expected, depth=depth)

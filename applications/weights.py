@@ -105,8 +105,7 @@ def path_for(weights: PathLike, builder: str, given: Mapping[str, Any]) -> pathl
     require(isinstance(weights, str) and "." not in weights, kind, weights=weights)
     facts = card(str(weights))
     parameters = inspect.signature(BUILDERS[facts.builder]).parameters
-    defaults = {key: parameter.default for key, parameter in parameters.items()}
-    expected: Any = {**defaults, **facts.arguments}
+    expected: Any = {key: one.default for key, one in parameters.items()} | facts.arguments
     ignored = NOT_COMPARED | (set() if given.get("include_top", True) else {"classes"})
     values = {key: value for key, value in given.items() if key not in ignored}
     different = [key for key in values if not np.array_equal(values[key], expected.get(key))]

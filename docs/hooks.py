@@ -13,10 +13,7 @@ import griffe
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = {  # address in the site: file of the repository
-    "changelog.md": "CHANGELOG.md",
-    "contributing.md": "CONTRIBUTING.md",
-}
+PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}  # in the site: here
 FOLDERS = {"tutorials": "build/tutorials", "recipes/results": "recipes/results"}
 SHOWN = (".md", ".png", ".ipynb", ".html", ".csv")  # files of these folders
 MOVED = {  # targets of links that have another address in the site

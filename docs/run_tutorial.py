@@ -6,6 +6,7 @@ What the tutorial itself writes goes to the folder, too. An error ends the run.
 """
 
 import pathlib
+import re
 import sys
 
 import jupytext
@@ -15,10 +16,8 @@ from nbconvert.preprocessors import CoalesceStreamsPreprocessor, ExecutePreproce
 
 def is_log(output: nbformat.NotebookNode) -> bool:
     """Return True for what TensorFlow logs, some of it on stdout."""
-    text = output.get("text", "").strip()
-    return output.get("name") == "stderr" or text.startswith(
-        ("INFO:tensorflow", "WARNING:tensorflow")
-    )
+    is_tensorflow = re.match(r"\s*(INFO|WARNING):tensorflow", output.get("text", ""))
+    return output.get("name") == "stderr" or is_tensorflow is not None
 
 
 def run(page: pathlib.Path, folder: pathlib.Path) -> None:

@@ -16,8 +16,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -34,16 +34,15 @@ NAMES = ("cifar_resnet", "he_resnet", "highway_mnist", "highway_cifar", "highway
 NAMES += ("highway_resnet50", "simplified_residual_net", "transformer_lm", "wide_resnet")
 TURNS = 5  # ours
 KEY = ("network", "runtime", "hardware")  # of a row
-Key = TypeVar("Key", bound=Hashable)
 
 
 def opener(
     model: keras.Model, runtime: str, x: np.ndarray, folder: PathLike
 ) -> Callable[[], Callable[[], Any]]:
-    """Return a function that opens a model of one input in one of `RUNTIMES`.
+    """Return a function that opens a model with one input in one of `RUNTIMES`.
 
-    That one returns a function which computes the model for the example `x`. The artifact is
-    written to `folder`. Errors are those of `zoo.export`.
+    What it returns computes the model for the example `x`. The artifact is written to `folder`.
+    Errors are those of `zoo.export`.
     """
     if runtime == "backend":
         compute = compiled(lambda x: model(x, training=False), model)
@@ -54,13 +53,13 @@ def opener(
     return lambda: functools.partial(FORMATS[runtime].reader(path), inputs)
 
 
-def milliseconds(openers: Mapping[Key, Callable], rounds: int) -> dict[Key, float]:
+def milliseconds(openers: Mapping[Any, Callable], rounds: int) -> dict[Any, float]:
     """Return the median time of what each of `openers` returns, of about `rounds` calls.
 
     They take `TURNS` turns, in reverse in every other one. One is open at a time: beside the open
     sessions of eight other networks ONNX Runtime took 1.7 to 1.8 times as long (two cores).
     """
-    seconds: dict[Key, list[float]] = {key: [] for key in openers}
+    seconds: dict[Any, list[float]] = {key: [] for key in openers}
     for number in range(TURNS):
         for key in [*openers][:: -1 if number % 2 else 1]:
             run = openers[key]()

@@ -110,8 +110,7 @@ SCALES = {
 def measure(settings, run):
     """Train one form or several, and return their perplexities.
 
-    Beside all others, "coupled" is also trained from a second seed, to compare two networks of one
-    form.
+    With all forms, "coupled" is trained from a second seed, too: two networks of one form.
     """
     run.split(settings.batch).check_batch(settings.batch)
     try:
@@ -316,8 +315,7 @@ def gain_of_carry_gates(one):
 
 def gain(one, pair):
     """Return by how many % the perplexity of a form is lower than another's."""
-    values = perplexities(one)
-    return percent(*(values[variant] for variant in pair))
+    return percent(*(perplexities(one)[variant] for variant in pair))
 
 
 def spread(one):

@@ -43,17 +43,11 @@ def publish(
 ) -> dict[str, Any]:
     """Write a trained network's weights and card, and return the facts of the card.
 
-    Weights are stored in half precision; the card has the metric of what is stored.
-
-    Args:
-        name: Name of the set.
-        model: The trained network.
-        data_dir: Data to measure it on, as for `zoo.weights.verify`.
-        **facts: All of `FACTS` that a card of this name has not: builder and arguments; data, with
-            the preprocessing's mean and scale, metric and licence; trained, the metric in training,
-            paper, its value in the paper, or None, and paper_of, its source; deviations from the
-            paper's training; its command, commit, seed, seconds, hardware and backend; traces,
-            paths of its tables.
+    Weights are stored in half precision; the card has the metric of what is stored, measured on
+    `data_dir` as by `zoo.weights.verify`. Arguments are all `FACTS` that the card of this name, if
+    there is one, has not: among them data, with the preprocessing's mean and scale; trained, the
+    metric in training; paper, its value in the paper, or None, and paper_of, its source; traces,
+    the paths of the training's tables.
     """
     facts = weights.read_cards().get(name, {}) | facts
     if missing := [key for key in FACTS if key not in facts]:

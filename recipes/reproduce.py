@@ -81,7 +81,7 @@ def run_claim(
 ) -> None:
     """Measure a claim with as many seeds as given, or as its verdict needs."""
     plan = command_line.parse(dataclasses.replace(needed[0], seeds=()), flags)[0]
-    looks = plan.settings.looks
+    looks = plan.experiment.looks(plan.scale)
     most = len(looks[-1])
     require(len(plan.seeds) <= most, f"at most {most}", seeds=plan.seeds)
     if len(looks) == 1:  # a replication

@@ -42,9 +42,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of pixels / 25
 class Trained(ImageSelection):
     """Settings of an experiment with trained networks."""
 
-    looks: ClassVar[list[tuple[int, ...]]] = [
-        look for look in Settings.looks if len(look) <= len(DEPTHS)
-    ]
+    looks: ClassVar[list[tuple[int, ...]]] = Settings.looks[:2]  # of 3 and 4 networks
     networks: ClassVar[list[tuple[int, str]]] = [(depth, ".") for depth in DEPTHS]
     data: str = setting("cifar10", "Data set that they were trained on.")
     batch: int = setting(200, "Images in a batch.")
@@ -62,10 +60,8 @@ def open_network(settings, run):
     """Return the trained network of the run's seed, with its images.
 
     The result has `untrained`, a network of this depth with initial weights; and `name`, `model`,
-    `data`, `folder`, `history` and `accuracies` as a `zoo.recipes.experiment.Network`.
-
-    Raises:
-        ValueError: if there is no network of this seed.
+    `data`, `folder`, `history` and `accuracies` as a `zoo.recipes.experiment.Network`. A seed
+    without a network is a ValueError.
     """
     networks = settings.networks
     require(run.seed < len(networks), f"0 to {len(networks) - 1}, for {networks}", seeds=run.seed)
@@ -78,11 +74,10 @@ def open_network(settings, run):
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     scores = model.evaluate(data.x_test, images.y_test, settings.batch, verbose=0, return_dict=True)
     accuracy = 100 * scores["accuracy"]
-    name = f"resnet{depth}"
-    print(f"{name}: test error {100 - accuracy:.2f} %", flush=True)
+    print(f"resnet{depth}: test error {100 - accuracy:.2f} %", flush=True)
     run.deviations.append("akamaster/pytorch_resnet_cifar10's network: a ReLU after each sum")
     return types.SimpleNamespace(
-        name=name,
+        name=f"resnet{depth}",
         model=model,
         data=data,
         untrained=untrained,
@@ -105,12 +100,7 @@ def folder_of(run):
 
 
 def state_of(depth, folder):
-    """Return the PyTorch state of the file resnetDEPTH*.th in a folder.
-
-    Raises:
-        ValueError: if there is no such file.
-        ImportError: if PyTorch, which reads it, is not installed.
-    """
+    """Return the PyTorch state of the file resnetDEPTH*.th in a folder; ValueError without one."""
     files = sorted(pathlib.Path(folder).glob(f"resnet{depth}*.th"))
     expected = f"a folder with resnet{depth}*.th: copy there pretrained_models of "
     expected += "akamaster/pytorch_resnet_cifar10, as DATA/resnets of --data_dir DATA; "

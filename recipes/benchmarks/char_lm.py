@@ -55,8 +55,7 @@ def tasks(options, name):
     """Return the tasks of ours or of a peer."""
     corpus = text.load(options.data_dir)
     vocabulary = corpus.vocabulary
-    is_softmax = options.precision == ptb_char_lm.SOFTMAX_BFLOAT16
-    policy = "float32" if is_softmax else options.precision
+    policy = options.precision if options.precision in harness.PRECISIONS else "float32"
     keras.config.set_dtype_policy(policy)
     zoo.seed_everything(SEED)
     if name == "ours":

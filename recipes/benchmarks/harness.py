@@ -126,11 +126,10 @@ def report(module, options, rates, values, seconds):
         return
     from zoo.recipes.experiment import provenance
 
-    config = {key: value for key, value in vars(options).items() if key not in NO_CONFIG}
     shared = {
         "artifact": f"benchmark/{options.name}",
         "model": options.name,
-        "config": config,
+        "config": {key: value for key, value in vars(options).items() if key not in NO_CONFIG},
         "budget": f"{options.rounds} rounds",
         "command": provenance.command(),
         **provenance.origin(),

@@ -173,15 +173,10 @@ class HeResNet(nn.Module):
         return self.linear(x.mean((2, 3)))
 
     def prune_channels(self, share, multiple=None):
-        """Remove a share of the channels inside of each block, those with the smallest L2 norms.
+        """Remove a share of the channels inside of each block; return how many are left, by block.
 
-        With `multiple`, the number of channels that stay is a multiple of it.
-
-        Returns:
-            The channels that are left, by block.
-
-        Raises:
-            ImportError: if Torch-Pruning is not installed.
+        Torch-Pruning removes those with the smallest L2 norms; with `multiple`, the number of the
+        others is a multiple of it.
         """
         import torch_pruning
 

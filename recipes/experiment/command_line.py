@@ -59,7 +59,7 @@ def guarded(command: Any) -> int | str:
 
 def described(error: Exception) -> str:
     """Return the text of an error, with advice if it is the operating system's."""
-    advice = ". Look at the space on the disk, and at the paths that were given."
+    advice = ". Check the free disk space and the given paths."
     return f"{error}{advice if isinstance(error, OSError) else ''}"
 
 
@@ -99,11 +99,7 @@ def run_each(commands: Mapping[str, Callable[[], Any]]) -> int:
 
 
 def plans_of(experiments: Sequence[Experiment], words: Sequence[str]) -> list["Plan"]:
-    """Return the plan of each experiment that the flags it has select.
-
-    Raises:
-        absl.flags.UnrecognizedFlagError: If no experiment has one of the flags.
-    """
+    """Return each experiment's plan by the flags that it has; refuse flags that none has."""
     parsed = [parse(experiment, words) for experiment in experiments]
     unknown = set.intersection(*({*rest} for _, rest in parsed))
     if unknown:

@@ -40,8 +40,8 @@ def setting(
 class Settings:
     """Settings of any experiment; a subclass, a dataclass too, adds fields made by `setting`.
 
-    A check in `__post_init__` raises ValueError, which ends a command before any work is lost. A
-    claim is measured with the seeds of one look after the other, until it `is_settled`.
+    A check in `__post_init__` raises ValueError, which ends a command before any work is lost. The
+    seeds in `looks` are those that `Experiment.looks` returns.
     """
 
     looks: ClassVar[Sequence[tuple[int, ...]]] = [tuple(range(number)) for number in LOOKS]
@@ -49,12 +49,6 @@ class Settings:
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-
-
-class Replication(Settings):
-    """Mixin: settings of a replication, whose one verdict is of seeds that are fixed beforehand."""
-
-    looks: ClassVar[Sequence[tuple[int, ...]]] = [REPLICATION]
 
 
 class ImageSelection(Settings):
@@ -113,8 +107,8 @@ class Artifact:
 def interval(values: Sequence[float], ratio: bool) -> tuple[float, float] | None:
     """Return the ends of Student's interval of the mean over seeds, at the level of `LEVELS`.
 
-    That of a ratio is of its logarithm. None below three seeds, if a value is
-    not finite, or a ratio not positive.
+    Of a ratio, it is that of the logarithm. None with fewer than three seeds, if a value is not
+    finite, or if a ratio is not positive.
     """
     shown = _samples(values, ratio)
     if shown is None:
@@ -254,7 +248,7 @@ class Claim:
         return found
 
     def is_settled(self, values: Sequence[float], controls: Sequence[float]) -> bool:
-        """Return whether more seeds are not needed for a verdict."""
+        """Return True if the verdict needs no more seeds."""
         found = self.decide(values)
         return found == "contradicted" or found == "shown" and self.decide(controls) != "undecided"
 
@@ -302,3 +296,10 @@ class Experiment:
     def paper(self) -> str:
         """Folder of the paper, such as "srivastava2015"."""
         return self.name.split("/")[0]
+
+    def looks(self, scale: str) -> Sequence[tuple[int, ...]]:
+        """Return the seeds with which a claim is measured, in turn, until it `is_settled`.
+
+        The scale "replication" has one verdict, of seeds that are fixed beforehand.
+        """
+        return [REPLICATION] if scale == "replication" else self.scales[scale].looks

@@ -130,10 +130,8 @@ def fit(
         if "NaN or Inf loss" not in str(error):  # of `TerminateOnNaN`
             raise
         checkpoint = resume.path if resume.path.exists() else "none"
-        raise DivergenceError(
-            f"{error} Last good checkpoint: {checkpoint}. Lower the learning rate, or train in "
-            f"float32."
-        ) from error
+        advice = "Lower the learning rate, or train in float32."
+        raise DivergenceError(f"{error} Last good checkpoint: {checkpoint}. {advice}") from error
     if before != resume.read()["epoch"] or not resume.path.with_name(TRAINED).exists():
         write_origin(resume.path.parent)
 

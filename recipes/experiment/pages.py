@@ -3,7 +3,6 @@
 import collections
 import functools
 import html
-import itertools
 import json
 import math
 import pathlib
@@ -34,7 +33,7 @@ IN_TABLE = ("builder", "arguments", "data", "metric", "examples", "verified", "p
 def check_checkout() -> None:
     """Raise ValueError if there is no checkout, whose files `report` and --keep write."""
     if not DOCS.exists():
-        raise ValueError("`report` and --keep write into a checkout, which a wheel has not.")
+        raise ValueError("`report` and --keep write into a checkout, not an installed package.")
 
 
 def draw(
@@ -42,7 +41,7 @@ def draw(
 ) -> dict[Artifact, Any]:
     """Write all tables and figures of an experiment as NAME.csv and NAME.png, and return them.
 
-    One whose function returns None, or no rows, is left out: these runs do not have its numbers.
+    Those whose function returns None, or no rows, are left out: these runs lack their numbers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[Artifact, Any] = {}
@@ -59,8 +58,7 @@ def draw(
 def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) -> None:
     """Copy what runs measured to recipes/results, and draw it there.
 
-    Raises:
-        ValueError: if other seeds on record have other settings.
+    Seeds on record with other settings are a ValueError.
     """
     kept = RESULTS / experiment.name / scale
     settings = _settings(folders[0])
@@ -76,7 +74,7 @@ def keep(experiment: Experiment, scale: str, folders: Sequence[pathlib.Path]) ->
         target.mkdir(parents=True, exist_ok=True)
         for name in ("measured.npz", store.MEASURED):  # the last one completes it
             replace(target / name, functools.partial(shutil.copyfile, folder / name))
-    draw(experiment, on_record(experiment, scale), kept)
+    draw(experiment, [measured for measured, _ in on_record(experiment, scale)], kept)
 
 
 def _settings(folder):
@@ -90,9 +88,9 @@ def seeds_on_record(experiment: Experiment, scale: str) -> list[pathlib.Path]:
     return sorted((path.parent for path in found), key=lambda path: int(path.name[4:]))
 
 
-def on_record(experiment: Experiment, scale: str) -> list[Measured]:
-    """Return what the seeds on record measured."""
-    return [store.load(folder)[0] for folder in seeds_on_record(experiment, scale)]
+def on_record(experiment: Experiment, scale: str) -> list[tuple[Measured, Mapping[str, Any]]]:
+    """Return what each seed on record measured, and the facts of its run."""
+    return [store.load(folder) for folder in seeds_on_record(experiment, scale)]
 
 
 def load_claims() -> list[dict[str, Any]]:
@@ -127,7 +125,6 @@ def evaluate(
     controls = [float(claim.control.value(*one)) for one in measured]
     scale = facts[0]["scale"]
     keys = ("commit", "backend", "hardware", "data")
-    origin = {key: _distinct(one[key] for one in facts) for key in keys}
     return {
         "claim": claim.name,
         "paper": f"{catalog.TITLES[experiment.paper]}, {claim.section}",
@@ -137,7 +134,7 @@ def evaluate(
         "seeds": [*dict.fromkeys(one["seed"] for one in facts)],
         "scale": scale,
         "command": provenance.command(),
-        **origin,
+        **{key: _distinct(one[key] for one in facts) for key in keys},
         "seconds": round(sum(one["seconds"] for one in facts), 1),
         "deviations": [*dict.fromkeys(text for one in facts for text in one["deviations"])],
         "figure": claim.figure and f"{experiment.name}/{scale}/{claim.figure}",
@@ -201,7 +198,7 @@ def _numbers(claim, values):
 
 
 class Decided(NamedTuple):
-    """A claim, its records by today's criterion, the largest scale last, and its verdict there."""
+    """A claim, its records by its present criterion, the largest scale last, and its verdict."""
 
     experiment: Experiment
     claim: Claim
@@ -210,14 +207,14 @@ class Decided(NamedTuple):
 
 
 def decided(rows: Sequence[Mapping[str, Any]]) -> list[Decided]:
-    """Return all claims of today with their records of claims.json."""
+    """Return all claims, each with its records in claims.json by its present criterion."""
     found = []
     for experiment, claim in catalog.claims():
-        today = claim.name, claim.criterion, claim.control.text
+        present = claim.name, claim.criterion, claim.control.text
         own = {
             row["scale"]: row | _decision(claim, row["values"], row["control"]["values"])
             for row in rows
-            if _key(row)[:3] == today
+            if _key(row)[:3] == present
         }
         if own or not _is_ours(experiment):
             ordered = [own[scale] for scale in experiment.scales if scale in own]
@@ -257,17 +254,19 @@ def report() -> None:
     write_generated(DOCS / "weights.md", weights_page())
     _write_text(RESULTS / "weights.csv", store.csv_text(weights_rows()))
     parts = collections.defaultdict(list)
+    costs = []  # of the papers' runs
     for experiment in catalog.load_all():
         for scale in experiment.scales:
-            if seeds_on_record(experiment, scale):
-                folder = RESULTS / experiment.name / scale
-                made = draw(experiment, on_record(experiment, scale), folder)
+            if records := on_record(experiment, scale):
+                measured, facts = map(list, zip(*records, strict=True))
+                made = draw(experiment, measured, RESULTS / experiment.name / scale)
                 page = experiment.paper if _is_ours(experiment) else "results"
-                parts[page] += _experiment_section(experiment, scale, made)
+                parts[page] += _experiment_section(experiment, scale, made, facts)
+                costs += [] if _is_ours(experiment) else [_cost(experiment, scale, facts)]
     for page in {*parts} & {*catalog.OURS}:
         parts[page] += [claims_table(claims, lambda one, page=page: one.experiment.paper == page)]
     papers = claims_table(claims, lambda one: not _is_ours(one.experiment))
-    parts["report"] = [papers, "", *_costs()]
+    parts["report"] = [papers, "", *markdown_table(costs)]
     for name, lines in parts.items():
         path = DOCS / f"{name}.md"
         write_generated(path, "\n".join(lines))
@@ -344,7 +343,7 @@ def _rounded(value):
 
 
 def with_numbers(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a page with today's numbers where it has `<!--S5.range-->...<!--/-->`.
+    """Return a page with the present numbers where it has `<!--S5.range-->...<!--/-->`.
 
     "values" are those of the seeds, "range" the smallest and largest one, "control_range" those of
     the control, "verdict" the verdict. Raise ValueError for another word, or claim.
@@ -375,20 +374,16 @@ def _is_ours(experiment):
     return experiment.paper in catalog.OURS
 
 
-def _costs():
-    """Return a table of the papers' runs on record: seeds, data, minutes and hardware."""
-    rows = []
-    for experiment in itertools.filterfalse(_is_ours, catalog.load_all()):
-        for scale in experiment.scales:
-            facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
-            if facts:
-                minutes = [one["seconds"] / 60 for one in facts]
-                ends = dict.fromkeys(f"{limit(minutes):.0f}" for limit in (min, max))
-                keys = ("data", "backend", "hardware")
-                shared = {key: _distinct(one[key] for one in facts) for key in keys}
-                about = {"experiment": f"{experiment.name}, {scale}", "seeds": len(facts)}
-                rows.append({**about, "minutes a seed": " to ".join(ends), **shared})
-    return markdown_table(rows)
+def _cost(experiment, scale, facts):
+    """Return a row of a table of runs on record: seeds, minutes, data and hardware."""
+    minutes = [one["seconds"] / 60 for one in facts]
+    ends = dict.fromkeys(f"{limit(minutes):.0f}" for limit in (min, max))
+    return {
+        "experiment": f"{experiment.name}, {scale}",
+        "seeds": len(facts),
+        "minutes a seed": " to ".join(ends),
+        **{key: _distinct(one[key] for one in facts) for key in ("data", "backend", "hardware")},
+    }
 
 
 def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -412,7 +407,7 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
                 alt = f"{claim.name}: {row['figure'].split('/')[-1]}"
                 parts += ["", f"![{alt}](../recipes/results/{row['figure']}.png)"]
         parts += ["", "</details>", ""]
-    today = {_key(row) for one in claims for row in one.rows}
+    present = {_key(row) for one in claims for row in one.rows}
     earlier = [
         {
             "claim": row["claim"],
@@ -424,7 +419,7 @@ def claims_page(rows: Sequence[Mapping[str, Any]]) -> str:
             "commit": row["commit"],
         }
         for row in rows
-        if _key(row) not in today
+        if _key(row) not in present
     ]
     if earlier:
         parts += ["## Earlier measurements", "", *markdown_table(earlier)]
@@ -440,7 +435,7 @@ def _facts(one, row):
     ]
     limits = [f"{factor:g}: {one.claim.decide(row['values'], factor)}" for factor in (0.75, 1.25)]
     if row["verdict"] == "undecided":
-        most = len(one.experiment.scales[row["scale"]].looks[-1])
+        most = len(one.experiment.looks(row["scale"])[-1])
         texts.append(f"undecided after {count} of at most {most} seeds")
     return [
         f"{row['paper']}; {row['scale']}. {'; '.join(texts)}.",
@@ -494,9 +489,8 @@ def weights_rows() -> list[dict[str, Any]]:
     ]
 
 
-def _experiment_section(experiment, scale, made):
+def _experiment_section(experiment, scale, made, facts):
     folder = RESULTS.relative_to(ROOT) / experiment.name / scale
-    facts = [store.load(seed)[1] for seed in seeds_on_record(experiment, scale)]
     lines = [f"## {experiment.name}, {scale}", ""]
     for artifact, shown in made.items():
         title = f"{artifact.name}: {artifact.title}"

@@ -66,8 +66,7 @@ def lines(  # noqa: PLR0913 (a figure has that many aspects, all by keyword)
             known = [row for row in shown if _known(row, x_key) and _known(row, y_key)]
             for key, style in styles.items():
                 points = [(row[x_key], row[y_key]) for row in known if _key(row, by) == key]
-                names = [str(value) for value in key if value is not None]
-                label = ", ".join(labels.get(name, name) for name in names)
+                label = ", ".join(labels.get(str(v), str(v)) for v in key if v is not None)
                 if points:
                     style = {"label": label or None, **style}
                     repeated = any("seed" in row for row in known)
@@ -152,7 +151,6 @@ def _known(row, column):
 
 def _styles(rows, by, steps):
     """Return a color, a line style and a marker for each combination of the values of `by`."""
-    more = {"drawstyle": "steps-post", "marker": ""} if steps else {}
     places = [{value: i for i, value in enumerate(_values(rows, column))} for column in by]
     colors: Sequence[Any] = COLORS
     if places and len(places[0]) > len(COLORS):  # from dark blue to yellow
@@ -167,7 +165,7 @@ def _styles(rows, by, steps):
             "linewidth": 1 + 1.5 / (1 + first),  # an equal curve drawn before stays visible
             "marker": MARKERS[first % len(MARKERS)],
             "markersize": 4,
-            **more,
+            **({"drawstyle": "steps-post", "marker": ""} if steps else {}),
         }
     return styles
 
@@ -188,7 +186,7 @@ def learning_curve(
 ) -> None:
     """Write the metrics of each epoch as metrics.csv, and draw one of them as METRIC.png.
 
-    With the metric is drawn `val_METRIC`, if it is there. An accuracy's axis is linear.
+    `val_METRIC` is drawn with it, if it is there. The axis of an accuracy is linear.
     """
     text = store.csv_text(numbered("epoch", history)).replace("\r\n", "\n")
     replace(folder / "metrics.csv", lambda temporary: temporary.write_text(text, "utf-8"))
@@ -216,7 +214,7 @@ def with_seeds(
 def numbered(
     number: str, columns: Mapping[str, Sequence[Any]], first: int = 1, **cells: Any
 ) -> list[Row]:
-    """Return the rows of columns of equal length, with their numbers and the same further cells."""
+    """Return columns of equal length as rows, numbered from `first`, each with further `cells`."""
     lines = enumerate(zip(*columns.values(), strict=True), first)
     return [{**cells, number: i, **dict(zip(columns, line, strict=True))} for i, line in lines]
 

@@ -1,5 +1,6 @@
 """Origin of a result: the command, the commit and the hardware."""
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -68,14 +69,12 @@ def commit() -> str:
         words = ["git", "-C", str(ROOT), *arguments]
         return subprocess.check_output(words, stderr=subprocess.DEVNULL, text=True).strip()
 
-    if not (ROOT / ".git").exists():  # a wheel may be installed inside of another repository
-        return f"version {zoo.__version__}"
-    try:
-        source = ".", ":(exclude)recipes/results"
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", *source)
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return f"version {zoo.__version__}"
+    if (ROOT / ".git").exists():  # a wheel may be installed inside of another repository
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            source = ".", ":(exclude)recipes/results"
+            changed = git("status", "--porcelain", "--untracked-files=no", "--", *source)
+            return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    return f"version {zoo.__version__}"
 
 
 def hardware() -> str:

@@ -48,7 +48,7 @@ class Run:
     """One seed of an experiment, as `Experiment.measure` gets it.
 
     Files are in `folder`, which is locked until the process ends, trained networks in
-    `options.runs`/networks. `seed` is that of initial weights, order of data and augmentation.
+    `options.runs`/networks. `seed` determines initial weights, order of data and augmentation.
 
     Attributes:
         devices: The distribution strategy that the options select.
@@ -101,8 +101,8 @@ class Run:
     ) -> dict[str, Any]:
         """Return what `measure(*arguments)` returns, or returned before the run was killed.
 
-        In the folder of a network instead of the run's, another run of it finds the part. Its
-        seconds are those of the process that ended it. With `anew` it is measured in any case.
+        A part in the `folder` of a network, not of the run, is found by other runs of the network.
+        Its seconds are those of the process that finished it. With `anew` it is always measured.
         """
         folder = (folder or self.folder) / "parts" / name
         if not anew and (folder / store.MEASURED).exists():
@@ -127,9 +127,9 @@ class Run:
         """Return commit, backend and hardware of all trainings and measurements, in order."""
         own = provenance.origin()
         paths = [folder / TRAINED for folder in self.networks]
-        origins = [own | store.read_json(path, store.ORIGIN) for path in paths]
-        origins += [{key: one[key] for key in own} for one in self.found]
-        return {key: ", ".join(dict.fromkeys(one[key] for one in [*origins, own])) for key in own}
+        trained = [own | store.read_json(path, store.ORIGIN) for path in paths]
+        origins = [*trained, *self.found, own]
+        return {key: ", ".join(dict.fromkeys(one[key] for one in origins)) for key in own}
 
     def load_images(self, settings: ImageSelection) -> sources.Images:
         """Return the images that settings and options select.

@@ -37,7 +37,7 @@ from zoo.layers.gating import gate
 from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
-from zoo.recipes.experiment.definitions import Control, Replication, against_untrained
+from zoo.recipes.experiment.definitions import Control, against_untrained
 from zoo.recipes.experiment.networks import ImageData, checksum, drawn, fb_resnet_sgd
 from zoo.recipes.jastrzebski2018.training import of_blocks
 
@@ -72,10 +72,8 @@ class Settings(ImageSettings):
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
 
 
-class ReplicationSettings(Replication, Settings):
-    """Settings of the replication."""
-
-
+SMOKE = {"train_examples": 16, "test_examples": 16, "probe_examples": 8, "image_size": 32}
+SMOKE |= {"epochs": 1, "batch": 8, "rate": 0.02, "width": 1 / 16}
 SMALL = {
     "data": "mnist",
     "train_examples": 10_000,
@@ -91,20 +89,9 @@ SMALL = {
 }
 WITH_AND_WITHOUT = ("highway", "resnet", "highway_bn", "resnet_bn")
 SCALES = {
-    "smoke": Settings(
-        data="cifar10",
-        networks=("highway_bn", "resnet_bn"),
-        train_examples=16,
-        test_examples=16,
-        epochs=1,
-        batch=8,
-        rate=0.02,
-        image_size=32,
-        width=1 / 16,
-        probe_examples=8,
-    ),
+    "smoke": Settings(data="cifar10", networks=("highway_bn", "resnet_bn"), **SMOKE),
     "miniature": Settings(networks=(*WITH_AND_WITHOUT, "highway_bn_1x1"), **SMALL),
-    "replication": ReplicationSettings(networks=WITH_AND_WITHOUT, **SMALL),
+    "replication": Settings(networks=WITH_AND_WITHOUT, **SMALL),
     "trained": trained_resnets.Trained(),
     "trained56": trained_resnets.Trained56(),
     "full": Settings(),
@@ -262,10 +249,9 @@ def inspect(name, model, batches):
     progress = callbacks.PassProgress(f"probes of {name}", len(batches.x))
     table = callbacks.run(probes, model, batches, progress=progress)
     rows = table.of_probe("estimation_error")
-    stages = 1 + np.unique([row.stage for row in rows], return_inverse=True)[1]
     return {
         "blocks": [row.block for row in rows],
-        "stage": stages,
+        "stage": 1 + np.unique([row.stage for row in rows], return_inverse=True)[1],
         "estimation_error": of_blocks(table, "estimation_error"),
         "estimation_error_std": of_blocks(table, "estimation_error_std"),
         "relative_residual_mean": of_blocks(table, "residual_mean_relative"),

@@ -161,13 +161,12 @@ def section2(seeds):
     means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
 
     def rows_of(one):
-        places = {name: place for place, name in enumerate(sorted(one["residual"]["blocks"]))}
+        names = sorted(one["residual"]["blocks"])  # a plain network has fewer
         for network, facts in one.items():
-            order = np.argsort(facts["blocks"])
-            columns = {key: facts["without_a_block"][key][1:][order] for key in means}
-            rows = plots.numbered("index", columns, network=network)
-            for row, at in zip(rows, order, strict=True):  # a plain network has fewer blocks
-                yield {**row, "index": places[facts["blocks"][at]]}
+            for name in sorted(facts["blocks"]):
+                at = 1 + facts["blocks"].index(name)
+                values = {key: facts["without_a_block"][key][at] for key in means}
+                yield {"network": network, "index": names.index(name), **values}
 
     rows = plots.with_seeds(seeds, rows_of, number_of_blocks)
     marks = []
@@ -234,11 +233,13 @@ def smoothness(one, network="residual"):
 
 
 def cost_of_disorder(one, network):
-    """Return the test error that orders of tau `DISORDER` add, in points.
+    """Return the test error that orders of tau `DISORDER` add, in points; NaN without the network.
 
     It is that of a line fitted to all orders, whose weights fall with the distance from this tau as
     a normal density of deviation `WIDTH`.
     """
+    if network not in one:  # there is no plain one at the scale "trained"
+        return math.nan
     facts = one[network]["shuffled"]
     added = 100 * (facts["accuracy"][0] - facts["accuracy"])
     distance = facts["tau"] - DISORDER
@@ -249,15 +250,6 @@ def cost_of_disorder(one, network):
 def residual_mean(one, network):
     """Return |E[F]| over the root mean square of F, mean over blocks."""
     return float(np.mean(one[network]["relative_residual_mean"]))
-
-
-def against_plain(measure):
-    """Return a claim's fields, whose control is NaN without a plain network: scale "trained"."""
-
-    def of_network(one, network):
-        return measure(one, network) if network in one else math.nan
-
-    return contrast(of_network, "residual", "plain", "the plain network")
 
 
 HISTORY = (
@@ -313,7 +305,7 @@ CLAIMS = (
         section="section 2, after Veit et al. (2016)",
         statement="Many orders of a stage's blocks increase the error only a little.",
         quantity="test error that orders of Kendall's tau 0.8 add, in points",
-        **against_plain(cost_of_disorder),
+        **contrast(cost_of_disorder, "residual", "plain", "the plain network"),
         at_most=10,
         changed=f"{HISTORY}. It was the median error that a swap in each stage adds (at most 10, "
         "too), which disorders nine blocks (tau about 0.6) more than the 54 of Veit et al.",

@@ -29,7 +29,7 @@ from zoo import callbacks
 from zoo.applications.cifar_resnet import SHARE, UNSHARED
 from zoo.datasets import preprocessing
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
-from zoo.recipes.experiment.definitions import Replication, contrast
+from zoo.recipes.experiment.definitions import contrast
 from zoo.recipes.experiment.networks import DivergenceError
 from zoo.recipes.jastrzebski2018 import training
 from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, of_blocks
@@ -68,14 +68,10 @@ class Miniature(ImageSettings):
     epochs: int = setting(30, "Number of epochs.")
 
 
-class ReplicationSettings(Replication, Miniature):
-    """Settings of the replication."""
-
-
 SCALES = {
     "smoke": Sharing(**training.SMOKE, depth=44, networks=("unshared", "naive", "ubn")),
     "miniature": Miniature(),
-    "replication": ReplicationSettings(),
+    "replication": Miniature(),
     "full": Sharing(),
 }
 

@@ -4,8 +4,8 @@ import functools
 import itertools
 import math
 
-import keras
 import numpy as np
+from keras.optimizers import SGD
 
 from zoo import callbacks
 from zoo.applications.cifar_resnet import preactivated
@@ -95,9 +95,8 @@ SMOKE = {"batch": 8, "epochs": 1, "train_examples": 16, "test_examples": 16, "pr
 
 def prepare_miniature(settings, run, variant="residual"):
     """Return the network, "residual" or "plain", ready to be trained."""
-    widths = settings.widths
-    stages = [(width, settings.blocks, 1 + (i > 0)) for i, width in enumerate(widths)]
-    identity = {"widths": widths, "blocks": settings.blocks}
+    stages = [(width, settings.blocks, 1 + (i > 0)) for i, width in enumerate(settings.widths)]
+    identity = {"widths": settings.widths, "blocks": settings.blocks}
     return prepare_small(settings, run, f"{variant}-miniature", stages, 2000, variant, **identity)
 
 
@@ -112,8 +111,7 @@ def prepare_small(settings, run, name, stages, tested, variant="residual", share
     options = {"top": {"name": variant}, "variant": variant, "shared": shared, "momentum": MOMENTUM}
     build = functools.partial(preactivated, stages[0][0], stages, **options, **data.sizes)
     rate = piecewise([0.1, 0.01, 0.001], [0.5, 0.75], 1)
-    sgd = functools.partial(keras.optimizers.SGD, momentum=0.9)
-    return run.network(name, settings, data, build, lambda n: sgd(rate(n)), **identity)
+    return run.network(name, settings, data, build, lambda n: SGD(rate(n), 0.9), **identity)
 
 
 def train_miniature(network):

@@ -31,9 +31,10 @@ from zoo import callbacks
 from zoo.checks import require
 from zoo.layers.rules import Streams
 from zoo.recipes import experiment
-from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting, store
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting
 from zoo.recipes.experiment.characters import check_test_text, load_text, random_examples, windows
-from zoo.recipes.experiment.definitions import Replication, contrast, holm
+from zoo.recipes.experiment.definitions import contrast, holm
+from zoo.recipes.jastrzebski2018.training import of_blocks
 
 ENTRIES = {  # arguments of `zoo.transformer_lm`
     "pre": {},
@@ -108,28 +109,13 @@ class Settings(Sizes):
         require(valid, "rising, positive rates", rates=self.rates)
 
 
-class ReplicationSettings(Replication, Settings):
-    """Settings of the replication."""
-
-
+SMOKE = {"width": 8, "depth": 2, "steps": 16, "batch": 4, "updates": 3, "extensions": 0}
+SMOKE |= {"test_characters": 200}
 SMALL = {"width": 32, "batch": 16, "updates": 800, "rates": (8e-3, 16e-3, 32e-3)}
 SCALES = {
-    "smoke": Settings(
-        entries=("pre", "dhc"),
-        width=8,
-        depth=2,
-        steps=16,
-        batch=4,
-        updates=3,
-        rates=(1e-3, 1e-2),
-        extensions=0,
-        rate=1e-3,
-        test_characters=200,
-    ),
+    "smoke": Settings(entries=("pre", "dhc"), rates=(1e-3, 1e-2), rate=1e-3, **SMOKE),
     "miniature": Settings(entries=MINIATURE, **SMALL),
-    "replication": ReplicationSettings(
-        entries=tuple(name for name in MINIATURE if name != "pre_more"), **SMALL
-    ),
+    "replication": Settings(entries=tuple(n for n in MINIATURE if n != "pre_more"), **SMALL),
     "full": Settings(),
 }
 
@@ -146,10 +132,8 @@ def hidden_size(name, settings, vocabulary, match):
     """Return the feed-forward size with which an entry costs what it should, within half a unit.
 
     That is what "pre" costs, or `MORE` times as much, in "operations" or "parameters"; where
-    `match` is "none", the size is 4 times the width.
-
-    Raises:
-        ValueError: if the rule costs more than the feed-forward layers do.
+    `match` is "none", the size is 4 times the width. A rule that costs more than the feed-forward
+    layers is a ValueError.
     """
     whole = 4 * settings.width
     if match == "none":
@@ -224,13 +208,11 @@ def scale_of(settings):
 def measure_rates(settings, run):
     """Train each network at each rate, and beyond; return what `train` does, by entry and rate.
 
-    Other entries that are on record for this seed, of the same settings and backend, are returned,
-    too.
+    Other entries on record for this seed, of the same settings and backend, are returned, too.
     """
     data = load_text(run, settings.test_characters)
     measured = {}
-    for folder in pages.seeds_on_record(RATES, scale_of(settings)):
-        known, facts = store.load(folder)
+    for known, facts in pages.on_record(RATES, scale_of(settings)):
         same = json.loads(json.dumps(dataclasses.asdict(settings) | {"entries": None}))
         is_same = {**facts["settings"], "entries": None} == same
         if is_same and (facts["seed"], facts["backend"]) == (run.seed, keras.config.backend()):
@@ -266,7 +248,7 @@ def measure(settings, run):
     tuned = {name: SAME_RATE.get(name, name) for name in settings.entries}
     rates = dict.fromkeys(tuned.values(), settings.rate)
     if settings.rate is None:
-        rates |= best_rates(pages.on_record(RATES, scale), {*rates})
+        rates |= best_rates([known for known, _ in pages.on_record(RATES, scale)], {*rates})
         sizes = [field.name for field in dataclasses.fields(Sizes)]  # what a good rate depends on
         if any(getattr(settings, key) != getattr(SCALES[scale], key) for key in sizes):
             run.deviations.append(f"learning rates of the sizes of league/rates, {scale}")
@@ -298,13 +280,10 @@ def looked_into(model, x, y):
         Size(),
     ]
     table = callbacks.run(probes, model, (x, y), view="readout")
-    found = {}
-    for probe in probes:
-        found[probe.name] = [v for block, v in table.values(probe.name).items() if block]
+    found = {probe.name: of_blocks(table, probe.name).tolist() for probe in probes}
     reads = callbacks.run([callbacks.BlockInfluence()], model, x, view="read")
     found["alike"] = [1 - v for v in reads.values("block_influence").values()][:-1]
-    lesions = callbacks.lesions(model, x).values("lesion_kl")
-    found["kl"] = [v for block, v in lesions.items() if block]
+    found["kl"] = of_blocks(callbacks.lesions(model, x), "lesion_kl").tolist()
     return {**found, "gain": gain(model, x)}
 
 
@@ -339,7 +318,7 @@ def slope_at_start(name, data, seed):
     model = zoo.transformer_lm(data.count, steps, **DEEP, **ENTRIES[name], seed=seed)
     examples = [part[:16] for part in windows(data.test, steps)]
     table = callbacks.run([callbacks.GradientNorm()], model, tuple(examples))
-    norms = [v for block, v in table.values("gradient_norm").items() if block]
+    norms = of_blocks(table, "gradient_norm")
     return float(np.polyfit(np.arange(len(norms)), np.log2(norms), 1)[0])
 
 
@@ -356,10 +335,8 @@ def mean_losses(seeds):
 def best_rates(seeds, names):
     """Return the rate of the lowest mean validation loss of these entries, by name.
 
-    There is none from a single seed, and of rates that not all seeds tried.
-
-    Raises:
-        ValueError: if the best rate of an entry is at the edge of those that were tried.
+    A single seed has none, nor have rates that not all seeds tried. A best rate at the edge of
+    those that were tried is a ValueError.
     """
     if len(seeds) < 2:
         return {}

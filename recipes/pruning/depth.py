@@ -61,17 +61,9 @@ class Settings(experiment.ImageSelection):
     rounds: int = setting(200, "Runs of each network whose latency is measured.")
 
 
+SMOKE = {"batch": 4, "score_examples": 4, "train_examples": 8, "test_examples": 8, "rounds": 2}
 SCALES = {
-    "smoke": Settings(
-        depths=(20,),
-        shares=(0.75,),
-        batch=4,
-        score_examples=4,
-        train_examples=8,
-        test_examples=8,
-        runtimes=(),
-        rounds=2,
-    ),
+    "smoke": Settings(depths=(20,), shares=(0.75,), runtimes=(), **SMOKE),
     "miniature": Settings(train_examples=10000),
     "full": Settings(epochs=10),
 }
@@ -139,13 +131,12 @@ class Case:
         influence = callbacks.run([callbacks.BlockInfluence()], self.intact, x)
         lesions = callbacks.lesions(self.intact, labeled)
         change = callbacks.run([callbacks.TaylorTerm("network")], self.intact, labeled)
-        random = np.random.default_rng(self.run.seed).permutation(self.names)
         return {
             "plan": [*plan],
             "influence": sorted(self.names, key=influence.values("block_influence").get),
             "lesion_loss": sorted(self.names, key=lesions.values("lesion_loss").get),
             "first_order": sorted(self.names, key=change.values("taylor_term").get, reverse=True),
-            "random": random.tolist(),
+            "random": np.random.default_rng(self.run.seed).permutation(self.names).tolist(),
         }
 
     def accuracy(self, model):
@@ -313,12 +304,10 @@ def figure(seeds):
             for method, label in METHODS.items():
                 ends = [network[share][method] for share in shares(network)]
                 for about in (network["intact"]["intact"], *ends):
-                    percent = round(100 * about["operations"])
-                    row = {"multiply-adds, %": percent, "accuracy": about["accuracy"]}
+                    row = {"share": round(100 * about["operations"]), "accuracy": about["accuracy"]}
                     rows.append({"seed": seed, "network": name, "removed": label, **row})
-    labels = {"accuracy": "test accuracy after healing, %"}
-    axes = {"x": "multiply-adds, %", "y": "accuracy"}
-    return plots.lines(rows, **axes, by="removed", panel="network", labels=labels)
+    labels = {"share": "multiply-adds, %", "accuracy": "test accuracy after healing, %"}
+    return plots.lines(rows, x="share", y="accuracy", by="removed", panel="network", labels=labels)
 
 
 ALONE = (

@@ -52,26 +52,11 @@ class Settings(experiment.Settings):
         check_test_text(self.test_characters, self.steps)
 
 
+SMOKE = {"width": 8, "steps": 8, "batch": 2, "updates": 2, "healing_updates": 2}
+SMALL = {"width": 32, "batch": 16, "updates": 1600, "healing_updates": 200}
 SCALES = {
-    "smoke": Settings(
-        depth=4,
-        width=8,
-        heads=2,
-        steps=8,
-        batch=2,
-        updates=2,
-        healing_updates=2,
-        score_examples=4,
-        test_characters=100,
-    ),
-    "miniature": Settings(
-        width=32,
-        heads=2,
-        batch=16,
-        updates=1600,
-        healing_updates=200,
-        test_characters=100000,
-    ),
+    "smoke": Settings(depth=4, heads=2, score_examples=4, test_characters=100, **SMOKE),
+    "miniature": Settings(heads=2, test_characters=100_000, **SMALL),
     "full": Settings(),
 }
 
@@ -248,11 +233,10 @@ def figure(seeds):
         for method, label in METHODS.items():
             ends = [case[method] for share, case in one.items() if share != "intact"]
             for about in ({**one["intact"], "operations": 1.0}, *ends):
-                percent = round(100 * about["operations"])
-                cells = {"seed": seed, "removed": label, "loss": about["loss"]}
-                rows.append({**cells, "multiply-adds, %": percent})
-    labels = {"loss": "test loss after healing, nats"}
-    return plots.lines(rows, x="multiply-adds, %", y="loss", by="removed", labels=labels)
+                row = {"share": round(100 * about["operations"]), "loss": about["loss"]}
+                rows.append({"seed": seed, "removed": label, **row})
+    labels = {"share": "multiply-adds, %", "loss": "test loss after healing, nats"}
+    return plots.lines(rows, x="share", y="loss", by="removed", labels=labels)
 
 
 def claim(name, statement, quantity, method, others, at_most):

@@ -64,13 +64,12 @@ SCALES = {
 def sample(settings, kind, depth, index, seed):
     """Sample one network's settings and the seed of its weights; they depend on nothing else."""
     random = np.random.default_rng([seed, [*UNITS].index(kind), depth, index])
-    has_gates = kind == "highway"
     return types.SimpleNamespace(  # drawn in this order
         rate=10 ** random.uniform(*settings.rates),
         momentum=random.uniform(*settings.momenta),
         decay=random.uniform(*settings.decays),
         activation=str(random.choice(("relu", "tanh"))),  # section 3.1, as the gate bias
-        gate_bias=int(random.integers(-10, -1, endpoint=True)) if has_gates else None,
+        gate_bias=int(random.integers(-10, -1, endpoint=True)) if kind == "highway" else None,
         seed=int(random.integers(2**31)),
     )
 

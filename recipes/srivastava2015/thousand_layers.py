@@ -17,7 +17,8 @@ import numpy as np
 
 import zoo
 from zoo.recipes import experiment
-from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots, setting
+from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
+from zoo.recipes.experiment.definitions import contrast
 
 
 class Settings(experiment.ImageSettings):
@@ -66,7 +67,7 @@ def section2_2(seeds):
     return plots.lines(rows, x="epoch", y="loss", by="network", marks=marks, labels=labels)
 
 
-def fall(name, one):
+def fall(one, name):
     """Return a network's training loss of the last epoch over the first epoch's."""
     losses = one["loss_by_epoch"][name]
     return float(losses[-1] / losses[0])
@@ -83,8 +84,7 @@ EXPERIMENT = Experiment(
             section="section 2.2",
             statement="The training of 1,000 highway layers does not stall.",
             quantity="training loss of the last epoch over the first epoch's",
-            value=functools.partial(fall, "highway"),
-            control=Control("1,000 plain layers", functools.partial(fall, "plain")),
+            **contrast(fall, "highway", "plain", "1,000 plain layers"),
             at_most=0.5,
             ratio=True,
             figure="section2.2",

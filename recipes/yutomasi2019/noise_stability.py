@@ -20,7 +20,7 @@ from scipy import stats
 
 from zoo import callbacks
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
-from zoo.recipes.experiment.definitions import Replication, contrast
+from zoo.recipes.experiment.definitions import contrast
 from zoo.recipes.jastrzebski2018.training import of_blocks
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import compared, depths_of, row, series, table
@@ -45,15 +45,11 @@ class Settings(networks.Networks):
     projections: int = setting(128, "Random projections of interlayer cushions; ours.")
 
 
-class ReplicationSettings(Replication, Settings):
-    """Settings of the replication."""
-
-
 SMALL = {**networks.MINIATURE, "probe_examples": 1000, "flow_examples": 32, "projections": 16}
 SCALES = {
     "smoke": Settings(**networks.SMOKE, probe_examples=8, flow_examples=2, projections=4),
     "miniature": Settings(**SMALL),
-    "replication": ReplicationSettings(**SMALL),
+    "replication": Settings(**SMALL),
     "full": Settings(),
 }
 
@@ -230,8 +226,7 @@ def section5_numbers(seeds):
         ratios = np.array([dominance_ratios(one, prefix) for one in seeds])
         for i, depth in enumerate(depths):
             for half, part in enumerate(HALVES):
-                quantity = f"dominance in the {part} half of the blocks"
-                place = " over ".join(pair), depth, quantity
+                place = " over ".join(pair), depth, f"dominance in the {part} half of the blocks"
                 yield row(seeds, *place, ratios[:, i, half], published[half])
 
 

@@ -21,19 +21,14 @@ import numpy as np
 from zoo.initializers import KaimingNormal
 from zoo.layers.simplified import SimplifiedPlain, SimplifiedResidual, id_entries, plain_kernel
 from zoo.recipes.experiment import Artifact, Claim, Control, Experiment, main, plots
-from zoo.recipes.experiment.definitions import Replication, contrast
+from zoo.recipes.experiment.definitions import contrast
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import by_depth, compared, depths_of, each, series, table
-
-
-class ReplicationSettings(Replication, networks.Networks):
-    """Settings of the replication."""
-
 
 SCALES = {
     "smoke": networks.Networks(**networks.SMOKE),
     "miniature": networks.Networks(**networks.MINIATURE),
-    "replication": ReplicationSettings(**networks.MINIATURE),
+    "replication": networks.Networks(**networks.MINIATURE),
     "full": networks.Networks(),
 }
 DEPTHS = {"smoke": SCALES["smoke"].depths, "miniature": (32,), "full": (32, 44)}  # of Fig. 9

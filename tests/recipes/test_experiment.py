@@ -350,7 +350,7 @@ def test_errors_of_the_system_have_advice_and_data_that_are_not_read_are_told(tm
     def full():
         raise OSError(28, "No space left on device")
 
-    assert "No space left on device. Look at the space" in command_line.guarded(full)
+    assert "No space left on device. Check the free disk space" in command_line.guarded(full)
     toy = dataclasses.replace(TOY, artifacts=[])
     words = [f"--runs={tmp_path}", f"--data_dir={tmp_path}", "--seeds=0"]
     for _ in range(2):
@@ -478,14 +478,12 @@ def test_a_claim_takes_more_seeds_until_it_is_settled(
 
 
 def test_a_replication_has_one_verdict_of_seeds_that_are_fixed(tmp_path, monkeypatch, capsys):
-    class Fixed(Settings):
-        looks = [REPLICATION]
-
     def measure(settings, run):
         return {"x": 6.01 + 0.01 * (run.seed % 2), "control": 0.0}
 
     claim = Claim(value=lambda one: one["x"], at_least=6, control=CONTROL, **TEXTS)
-    toy = dataclasses.replace(TOY, scales={"full": Fixed()}, measure=measure, artifacts=[])
+    scales = {"replication": Settings(), "full": Settings()}
+    toy = dataclasses.replace(TOY, scales=scales, measure=measure, artifacts=[])
     monkeypatch.setattr(catalog, "claims", lambda names: [(toy, claim)])
     monkeypatch.setattr(catalog, "load", lambda name: toy)
     monkeypatch.setitem(catalog.TITLES, "toy", "Toys")
@@ -499,10 +497,8 @@ def test_a_replication_has_one_verdict_of_seeds_that_are_fixed(tmp_path, monkeyp
     with pytest.raises(ValueError, match=r"Received: seeds=\(200, 201, 202\)"):
         reproduce.run_claims([], [f"--runs={tmp_path}", "--seeds=200,201,202"])
     ten = ",".join(map(str, REPLICATION))  # of another scale they would have a replication's level
-    toy = dataclasses.replace(toy, scales={"full": Settings()})
-    monkeypatch.setattr(catalog, "load", lambda name: toy)
     with pytest.raises(ValueError, match="`seeds` must be at most 8"):
-        reproduce.run_claims([], [f"--runs={tmp_path}", f"--seeds={ten}"])
+        reproduce.run_claims([], [f"--runs={tmp_path}", "--scale=full", f"--seeds={ten}"])
 
 
 @pytest.mark.parametrize("command", ["claims", "list", "report"])
