@@ -11,11 +11,8 @@ import keras
 from zoo.backend import keras_private
 from zoo.checks import require
 
-NAMES = {  # by backend, besides "auto" and "one"
-    "tensorflow": ("mirrored", "tpu"),
-    "jax": ("data_parallel",),
-    "torch": (),
-}
+# by backend, besides "auto" and "one"
+NAMES = {"tensorflow": ("mirrored", "tpu"), "jax": ("data_parallel",), "torch": ()}
 
 
 def strategy(name: str = "auto") -> "Strategy":

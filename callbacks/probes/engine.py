@@ -372,13 +372,12 @@ def _views(view, network):
 class RunProbes(keras.callbacks.Callback):
     """Run probes every few epochs during `fit`.
 
-    One number for each probe, under its name, is added to `logs`: the mean over blocks of its first
-    number. So `History` and the progress bar have it, and with `every=1` `CSVLogger` too (it fixes
-    its columns at the first epoch). Steps of training cost the same as without it; the probes' pass
-    is compiled once. List it before loggers, and before `Resume`. Arguments are those of `run`,
-    with `data` that can be read repeatedly, and `every`, the epochs between two passes, and `path`,
-    a CSV file that is rewritten after each pass. When `fit` starts after epoch 0, as with `Resume`,
-    the rows of earlier epochs are read from it.
+    One number for each probe, the mean over blocks of its first number, is added to `logs` under
+    the probe's name, for `History`, the progress bar, and with `every=1` `CSVLogger` (which fixes
+    its columns at the first epoch). The probes' pass is compiled once; training steps cost the same
+    as without it. List it before loggers and `Resume`. Arguments are those of `run`, with `data`
+    that can be read repeatedly; `every`, the epochs between two passes; and `path`, a CSV file that
+    each pass rewrites, and from which `fit` with `Resume` reads the rows of earlier epochs.
 
     Attributes:
         table: A `Table` of all passes; its epochs count from 1.

@@ -5,6 +5,7 @@ Those of gates and weights: Srivastava, Greff, Schmidhuber (2015), section 4, Fi
 
 import csv
 import html
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -64,9 +65,9 @@ class Parts(dict):
 class Probe:
     """Base of measurements of every block.
 
-    A subclass writes `measure`, which returns per-example values; `zoo.callbacks.run` only sums
-    them over examples; `summarize` turns the averages into numbers. So no value
-    depends on the batch size. The protocol is that of a `keras.metrics.Metric`.
+    A subclass writes `measure`, which returns per-example values. `zoo.callbacks.run` sums them
+    over examples, and `summarize` turns the averages into numbers, so that none depends on the
+    batch size. The protocol is that of a `keras.metrics.Metric`.
 
     Class attributes:
         needs: Keys that a block must have to be measured. Always there: `y`, the output. `x`, the
@@ -75,12 +76,11 @@ class Probe:
             `input`, the block's input. All are channels last, whatever the block's `data_format`.
             With labels also `dx`, `dinput` and `dh`, the gradients of an example's loss at `x`,
             `input` and `h`; `labels`; and in the last stage the early readout: `probabilities` and
-            `loss` of the classifier applied to `y`, and `dx_classifier`, the gradient of that loss
-            applied to `x`. Of outputs such as `(batch,
-            steps, classes)` these have a value for each position, of which `block.average` is an
-            example's. `network`: logarithms of the network's own probabilities. `steps`: of a sum's
-            residual branch, pairs of the input and the output of each of `block.layers`, those with
-            one of each.
+            `loss` of the classifier applied to `y`, and `dx_classifier`, the gradient at `x` of
+            that loss. Of outputs such as `(batch, steps, classes)` these have a value for each
+            position, of which `block.average` is an example's. `network`: logarithms of the
+            network's own probabilities. `steps`: of a sum's residual branch, the input and output
+            of each of `block.layers`, those with one of each.
         reads_labels: True if it uses labels where there are some, but does not need them.
 
     `name` is that of its values; `None`: the class's name in snake case.
@@ -251,12 +251,9 @@ class Table:
 
     def to_csv(self, path: PathLike) -> None:
         """Write the rows below a line of column names, atomically."""
-
-        def write(temporary):
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows([Row._fields, *self.rows])
-
-        replace(path, write)
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([Row._fields, *self.rows])
+        replace(path, lambda new: new.write_text(text.getvalue(), encoding="utf-8", newline=""))
 
     @classmethod
     def from_csv(cls, path: PathLike) -> "Table":

@@ -199,13 +199,12 @@ def _reuse_memory(graph):
 
 
 def _call_functions(graph):
-    """Call functions of `torch` where they are, at half of the Python of operations by name."""
+    """Call `torch`'s own functions where it has them: half of the Python of operations by name."""
     names = {"add", "addmm", "clone", "mm", "mul", "native_batch_norm", "permute", "relu_"}
     names |= {"convolution", "sigmoid", "sub", "sum", "tanh", "zeros_like"}
     functions = {getattr(torch.ops.aten, name): getattr(torch, name) for name in names}
     for node in graph.nodes:
-        packet = getattr(node.target, "overloadpacket", None)
-        node.target = functions.get(packet, node.target)
+        node.target = functions.get(getattr(node.target, "overloadpacket", None), node.target)
 
 
 def _memory(node):

@@ -115,8 +115,7 @@ def _gradients_tensorflow(function, arguments):
             return tensor
 
         scalar, rest = function(mark, *arguments)
-    zero = tf.UnconnectedGradients.ZERO
-    return rest, tape.gradient(scalar, marked, unconnected_gradients=zero)
+    return rest, tape.gradient(scalar, marked, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
 def _gradients_jax(function, arguments):
@@ -182,19 +181,16 @@ def jacobian_product(function: Callable[[Tensor], Tensor], x: Tensor, v: Tensor)
     return outer.gradient(gradient, u, output_gradients=v)
 
 
-def scan_layers(
-    step: Callable, x: Tensor, weights: Sequence[Tensor], depth: int, remat: bool = False
-) -> Tensor:
-    """Apply `depth` layers: x = step(x, slices), once for each slice of the stacked `weights`.
+def scan_layers(step: Callable, x: Tensor, weights: Sequence[Tensor], remat: bool) -> Tensor:
+    """Apply layers: x = step(x, slices), once for each slice of the stacked `weights`.
 
-    The loop is compiled once instead of `depth` times and differentiable, under XLA too (the
-    gradient of `keras.ops.scan` is not on TensorFlow). Where nothing is compiled, on torch and for
-    values that JAX does not trace, Python loops over the slices, and each operation gives exactly
-    the bits that it gives outside of a loop.
+    One layer is compiled instead of `depth`. The loop is differentiable, under XLA too, unlike
+    `keras.ops.scan` on TensorFlow. Where nothing is compiled, on torch and for values that JAX does
+    not trace, Python loops over the slices, and the result has exactly the bits of single layers.
 
     The weights are tensors or variables `(depth, ...)`, and `slices` one slice of each; `step`
-    keeps the shape and dtype of `x`. Returns the last x. With `remat`, all that is stored for the
-    backward pass is each layer's x.
+    keeps the shape and dtype of `x`. Returns the last x. With `remat` the backward pass stores only
+    each layer's x.
     """
     step = keras.remat(step) if remat else step
     weights = [ops.convert_to_tensor(weight) for weight in weights]
@@ -208,7 +204,7 @@ def scan_layers(
             import jax
 
             if any(isinstance(v, jax.core.Tracer) for v in (x, *weights)):
-                return jax.lax.scan(lambda x, w: (step(x, w), None), x, weights, length=depth)[0]
+                return jax.lax.scan(lambda x, w: (step(x, w), None), x, weights)[0]
     # torch iterates by `unbind`: indexing would make a gradient of the whole stack for each slice
     return functools.reduce(step, zip(*weights, strict=True), x)
 
@@ -233,9 +229,8 @@ def rematerialized(layer: keras.layers.Layer, call: Callable) -> Callable:
         scopes = current_scopes()  # which `keras.remat` does not restore in the backward pass
 
         def pure(tensors, weights):
-            filled = list(leaves)
-            for place, tensor in zip(places, tensors, strict=True):
-                filled[place] = tensor
+            given = dict(zip(places, tensors, strict=True))
+            filled = [given.get(i, leaf) for i, leaf in enumerate(leaves)]
             new_args, new_kwargs = tree.pack_sequence_as((args, kwargs), filled)
             mapping = zip([*trainable, *others], [*weights, *states], strict=True)
             with scopes(), keras.StatelessScope(state_mapping=[*mapping]) as scope:

@@ -320,8 +320,7 @@ def _write_onnx(model, path):
     except onnx.checker.ValidationError as error:
         reason = str(error).partition("\n")[0]  # "No Op registered for Erfinv with ..."
         raise ValueError(
-            f"ONNX must have all operations of the model. Received: {model.name}: {reason}. "
-            f"Export a SavedModel."
+            f"ONNX must have all operations of {model.name}. Received: {reason}. Use a SavedModel."
         ) from error
 
 

@@ -458,7 +458,7 @@ def _as_tensor(value, like):
 
 
 def _mark_dense(outputs, inputs):
-    """Undo that Keras takes a product of a symbolic tensor and an array for a sparse tensor."""
+    """Undo that Keras marks a product of a symbolic tensor and an array as sparse."""
     if not any(getattr(x, "sparse", False) is True for x in inputs):
         for x in outputs:
             if isinstance(x, keras.KerasTensor):

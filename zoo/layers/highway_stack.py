@@ -63,7 +63,7 @@ class HighwayDenseStack(Scanned, HighwayDense):
                 parts[letter] = branch.call(x, slices[2 * i], slices[2 * i + 1])
             return self.form.mix(**parts, dtype=self.compute_dtype)
 
-        return backend.scan_layers(step, x, weights, self.depth, is_rematerialized(self))
+        return backend.scan_layers(step, x, weights, is_rematerialized(self))
 
     def to_layers(self) -> list[HighwayDense]:
         """Return new, built `HighwayDense` layers with these weights, named after this layer.

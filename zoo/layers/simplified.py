@@ -77,10 +77,9 @@ class Simplified(Skip):
 
     def branch(self, name: str, bias: float | None) -> keras.layers.Layer:
         """Return the convolution or S; see `Skip.branch`."""
+        options = {"dtype": self.dtype_policy, "name": name}
         if name == "shortcut":
-            return Identity(
-                self.filters, self.strides, self.identity, dtype=self.dtype_policy, name=name
-            )
+            return Identity(self.filters, self.strides, self.identity, **options)
         return SymmetricConv2D(
             self.filters,
             self.kernel_size,
@@ -89,8 +88,7 @@ class Simplified(Skip):
             data_format="channels_last",
             kernel_initializer=copied(self.kernel_initializer),
             **self.regularizers(),
-            dtype=self.dtype_policy,
-            name=name,
+            **options,
         )
 
     def finish(self, y: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ class SubLayerStack(Scanned, Configured):
             return x
 
         recompute = keras_private.is_rematerialized(self)
-        return backend.scan_layers(step, x, self.stacked, self.depth, recompute)
+        return backend.scan_layers(step, x, self.stacked, recompute)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """Return the input's shape."""
