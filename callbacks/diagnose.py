@@ -103,7 +103,7 @@ class Diagnosis:
         return "\n".join([*head, text, *self.table.notes, " ".join(self._advice()).strip()])
 
     def _summary(self):
-        counts = [f"{len(names)} {v}" for v in VERDICTS if (names := self.blocks(v))]
+        counts = [f"{v} {len(names)}" for v in VERDICTS if (names := self.blocks(v))]
         count = len(self.verdicts)
         names = {"lesion_accuracy": "accuracy", "lesion_loss": "loss"}
         intact = [row for row in self.table if row.block is None and row.probe in names]

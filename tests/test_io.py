@@ -73,6 +73,18 @@ def test_a_file_that_is_no_model_is_refused(tmp_path, name, content):
         zoo.io.load_model(path)
 
 
+@without_backend
+def test_a_class_that_is_not_imported_is_named_without_keras_s_dump_of_the_configuration(tmp_path):
+    class Unknown(keras.layers.Layer):
+        def call(self, x):
+            return x
+
+    keras.Sequential([keras.Input((2,)), Unknown()]).save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match=r"classes \(Could not locate class 'Unknown'") as error:
+        zoo.io.load_model(tmp_path / "model.keras")
+    assert "config=" not in str(error.value) and "Full object" not in str(error.value)
+
+
 def test_models_and_weights_come_from_the_hub(tmp_path, monkeypatch):
     huggingface_hub = pytest.importorskip("huggingface_hub")
     model = zoo.highway_mlp(3, units=5, input_shape=(4,))

@@ -127,7 +127,9 @@ def _reading(path):
     try:
         yield
     except (*UNREADABLE, TypeError) as error:  # TypeError: Keras's for a class that it cannot find
-        reason, is_lambda, _ = str(error).partition("If you trust")  # then Keras's advice
+        innermost = str(error).rpartition("Exception encountered: ")[2]  # Keras nests its messages
+        reason, is_lambda, _ = innermost.partition("If you trust")  # then Keras's advice
+        reason = reason.partition(" Full object config")[0]
         advice = "Make it a layer of a class, in a module that is imported first (--module)."
         raise ValueError(
             f"Cannot read the model in {path}: it is damaged, or no .keras file of known classes "

@@ -291,7 +291,7 @@ def test_a_network_that_is_no_chain_is_judged_by_its_lesions():
 
 def test_the_report_prints_a_line_for_each_block_and_writes_a_page(report, tmp_path):
     head, caution, columns, *lines, advice = str(report).splitlines()
-    assert head.startswith("chain on 24 examples. 5 blocks: 1 refines, 1 replaces, 1 idle")
+    assert head.startswith("chain on 24 examples. 5 blocks: refines 1, replaces 1, idle 1")
     assert caution.startswith("Caution: Only 24 examples: the standard error of a mean is 20%")
     assert columns.split()[:2] == ["block", "verdict"] and len(lines) == 5
     report.to_html(tmp_path / "page.html")

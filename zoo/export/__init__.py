@@ -77,7 +77,7 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     path, format = checked(path, format)
     model = _named(model)
     ways = writers(format)
-    print(f"Writing {path.name}: a large model takes minutes.", file=sys.stderr, flush=True)
+    print(f"Writing {path.name}: {model.count_params():,} parameters", file=sys.stderr, flush=True)
     layers = keras_private.inner_layers(model)
     half = [v for v in layers if {v.compute_dtype, str(getattr(v, "products", ""))} & {*HALF}]
     # as int8_from_mixed_bfloat16; layers inside a layer have the global policy, in no configuration
