@@ -24,9 +24,10 @@ import zoo
 def pytest_collection_modifyitems(config, items):
     """Leave tests that are marked `without_backend` to one suite.
 
-    It is torch's but for files that start processes of their own: so all suites take about as long.
+    It is torch's but for a few files, so that all suites take about as long.
     """
-    suites = {"test_structure.py": "jax", "test_applications.py": "tensorflow"}
+    suites = dict.fromkeys(["test_structure.py", "test_parameter_counts.py"], "jax")
+    suites["test_applications.py"] = "tensorflow"
     kept, left = [], []
     for item in items:
         suite = suites.get(item.path.name, "torch")

@@ -3,7 +3,6 @@
 import json
 import signal
 
-import keras
 import numpy as np
 import pytest
 from absl import flags
@@ -91,7 +90,7 @@ def test_a_run_killed_in_mid_epoch_ends_as_an_uninterrupted_one(tmp_path):
     assert perplexity[2] < 0.8 * perplexity[0]  # it learned: 3.4 and 6.1 with every seed tried
 
 
-@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="is TensorFlow")
+@without_backend
 def test_without_tensorflow_it_says_what_export_needs_before_the_training(tmp_path):
     data = write_corpus(tmp_path / "text")
     words = ["--scale=smoke", f"--data_dir={data}", f"--runs={tmp_path}"]
