@@ -135,9 +135,10 @@ def fold_identity(model: keras.Model) -> keras.Model:
 def remat(model: keras.Model) -> keras.Model:
     """Let blocks recompute their activations in the backward pass instead of storing them.
 
-    A block then stores its input only, and a scanned stack each layer's input. A step takes
-    about a third more time; outputs, gradients, moving averages and dropout masks do not change.
-    Nor do weights, names, saved files, probes and rewired graphs: the model gets no new layer.
+    A block then stores its input only, and a scanned stack each layer's input. A step takes 1.3 to
+    2.4 times as long on PyTorch, about as long elsewhere (docs/memory.md). Outputs, gradients,
+    moving averages and dropout masks do not change. Nor do weights, names, saved files, probes and
+    rewired graphs: the model gets no new layer.
 
     On JAX's CPU it saves memory in scanned stacks alone: there XLA drops the barriers that
     `jax.checkpoint` sets, and merges duplicate computations.
