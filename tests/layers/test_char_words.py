@@ -54,6 +54,12 @@ def test_filters_of_one_width_start_from_different_numbers():
         assert not np.allclose(ops.convert_to_numpy(one), ops.convert_to_numpy(other))
 
 
+def test_the_initializer_of_filters_may_be_a_function():
+    cnn = zoo.CharCNN(9, 4, (2,), (5,), lambda shape, dtype=None: ops.full(shape, 3.0, dtype))
+    cnn.build((None, 6))
+    assert ops.convert_to_numpy(cnn.kernels[0]).min() == 3.0
+
+
 def test_a_word_vector_is_the_largest_response_of_each_filter():
     # A naive loop over Kim et al.'s equations 1 and 2: tanh(<K, window> + b), then max over time.
     cnn, table = built_cnn(), np.pad(words(), [(0, 1), (0, 0)])  # the last has pads only

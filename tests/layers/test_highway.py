@@ -183,8 +183,11 @@ def test_kernels_start_differently_with_an_integer_seed(kind, options, count, in
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (zoo.HighwayDense, {}),
-        (zoo.HighwayDenseStack, {"depth": 2}),
+        (zoo.HighwayDense, {"bias_initializer": lambda shape, dtype=None: ops.ones(shape)}),
+        (
+            zoo.HighwayDenseStack,
+            {"depth": 2, "bias_initializer": lambda shape, **_: ops.ones(shape)},
+        ),
         (zoo.ResidualBlock, {"filters": 4}),
         (zoo.SimplifiedResidual, {"filters": 4}),
         (zoo.SimplifiedDominant, {"filters": 4}),

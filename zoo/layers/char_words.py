@@ -10,6 +10,7 @@ from zoo import backend
 from zoo.checks import as_integers, check_integers, check_model, require
 from zoo.initializers import Uniform
 from zoo.layers.configured import Configured
+from zoo.layers.skip import copied
 from zoo.types import Initializer, Shape, Tensor
 
 
@@ -73,7 +74,10 @@ class CharCNN(Configured):
         expected = f"at least {max(self.widths)}, those of the widest filter. Pad the words"
         require(slots is None or slots >= max(self.widths), expected, slots=slots)
         zero_pad = ZeroPad()
-        clone = self.initializer.clone  # one of Keras's returns the same numbers again
+
+        def clone():  # an initializer of Keras's returns the same numbers again
+            return copied(self.initializer)
+
         shape = (self.num_characters, self.dim)
         self.embeddings = self.add_weight(shape, clone(), constraint=zero_pad, name="embeddings")
         self.embeddings.assign(zero_pad(self.embeddings.value))

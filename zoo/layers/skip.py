@@ -46,6 +46,10 @@ class GateBias(keras.initializers.Initializer):
         sample = self.initializer(shape, dtype=dtype)
         return ops.add(sample, ops.cast(self.logit, dtype or "float32"))
 
+    def clone(self) -> "GateBias":
+        """Return a copy, also of one that contains a function, which no configuration holds."""
+        return GateBias(self.logit, copied(self.initializer))
+
     def get_config(self) -> dict[str, Any]:
         """Return the initializer's configuration."""
         return {"logit": self.logit, "initializer": keras.initializers.serialize(self.initializer)}
