@@ -88,7 +88,7 @@ def measure(name: str, runtimes: Sequence[str], rounds: int) -> list[dict[str, A
     rows = []
     for runtime, value in found.items():
         row = {
-            "network": model.name,
+            "network": pathlib.Path(name).stem if name.endswith(".keras") else model.name,
             "parameters": cost.parameters,
             "multiply-adds": cost.operations,
             "runtime": RUNTIMES[runtime] or keras.config.backend(),

@@ -272,13 +272,14 @@ def perplexities(one):
 
 
 def table1a(seeds):
-    """Yield a row a form: test perplexity, its deviation over seeds, and the paper's."""
+    """Yield a row a form: test perplexity, its deviation over seeds, and the paper's on PTB."""
+    paper = PAPER if seeds[0]["corpus"] == "PTB" else {}
     for variant in seeds[0]["variants"]:
         yield {
             "variant": variant,
             "size": seeds[0]["size"],
             **plots.over_seeds("test perplexity", [perplexities(one)[variant] for one in seeds]),
-            "paper": PAPER.get((seeds[0]["size"], variant), ""),
+            "paper": paper.get((seeds[0]["size"], variant), ""),
             "unigram baseline": round(seeds[0]["unigram_perplexity"], 1),
         }
 

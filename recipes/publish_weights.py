@@ -138,6 +138,8 @@ def main(words: list[str] | None = None) -> None:
     given = parser.parse_args(words)
     if given.model and len(given.names) != 1:
         parser.error("--model needs exactly one name")
+    if given.facts and not given.model:
+        parser.error("--facts needs --model")
     if given.model:
         (name,) = given.names
         facts = json.loads(pathlib.Path(given.facts).read_text("utf-8")) if given.facts else {}

@@ -21,6 +21,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import pathlib
 import sys
 import time
 from unittest import mock
@@ -57,6 +58,8 @@ def main(words=None):
     del options.module  # cannot be sent to a process
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > MOST_LOAD:  # Windows has none
         print(f"The machine is busy: load {os.getloadavg()[0]:.1f}.", file=sys.stderr)
+    if options.results:
+        pathlib.Path(options.results).parent.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     contenders = {
         name: Contender(module.__name__, options, name, environment)

@@ -170,8 +170,10 @@ class Plan:
                 run.anew.unlink()
             raise
         seconds = time.perf_counter() - start + sum(part["seconds"] for part in run.found)
-        paper = self.experiment.scales["full"]
-        deviations = [*difference(self.settings, paper), *self.experiment.deviations]
+        paper, own = (self.experiment.scales[scale] for scale in ("full", self.scale))
+        deviations = difference(self.settings, paper)
+        deviations += difference(self.settings, own, f"the scale {self.scale}", vars(paper))
+        deviations += self.experiment.deviations
         facts = {
             "experiment": name,
             "scale": self.scale,

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
@@ -66,8 +66,12 @@ class ImageSettings(ImageSelection):
     epochs: int = setting(10, "Number of epochs.")
 
 
-def difference(settings: Settings, reference: Settings) -> list[str]:
-    """Return how settings differ from a paper's, a phrase each; of fields that both have.
+def difference(
+    settings: Settings, reference: Settings, name: str = "the paper", known: Container[str] = ()
+) -> list[str]:
+    """Return how settings differ from those of `name`, a phrase each; of fields that both have.
+
+    Fields in `known` are left out.
 
     Example:
     >>> difference(ImageSettings(epochs=3), ImageSettings(epochs=400))
@@ -75,9 +79,9 @@ def difference(settings: Settings, reference: Settings) -> list[str]:
     """
     values = dataclasses.asdict(settings)
     return [
-        f"{name.replace('_', ' ')} {value_text(values[name])} (the paper: {value_text(paper)})"
-        for name, paper in dataclasses.asdict(reference).items()
-        if name in values and values[name] != paper
+        f"{key.replace('_', ' ')} {value_text(values[key])} ({name}: {value_text(other)})"
+        for key, other in dataclasses.asdict(reference).items()
+        if key in values and key not in known and values[key] != other
     ]
 
 

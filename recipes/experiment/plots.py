@@ -89,6 +89,9 @@ def _draw_line(axis, points, style, repeated, is_log):
     """
     if repeated:
         values: dict[Any, list[float]] = {}
+        if not isinstance(points[0][0], str):
+            falls = bool(points[0][0] > points[-1][0])
+            points = sorted(points, key=lambda point: point[0], reverse=falls)  # of all seeds
         for x, y in points:
             values.setdefault(x, []).append(float(y))
         is_log = is_log and all(y > 0 for ys in values.values() for y in ys)

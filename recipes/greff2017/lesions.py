@@ -161,7 +161,7 @@ def section2(seeds):
     means = {"accuracy": np.mean, "loss": stats.gmean}  # as the curve on its logarithmic axis
 
     def rows_of(one):
-        names = sorted(one["residual"]["blocks"])  # a plain network has fewer
+        names = sorted({name for facts in one.values() for name in facts["blocks"]})
         for network, facts in one.items():
             for name in sorted(facts["blocks"]):
                 at = 1 + facts["blocks"].index(name)

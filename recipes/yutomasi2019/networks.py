@@ -292,8 +292,8 @@ def each(seeds, kinds):
 def series(seeds, columns, kinds=SIMPLE + FULL, number="number"):
     """Return the rows of a figure, numbered: `columns` of the facts of each network."""
     rows = []
-    for kind, depth, runs in each(seeds, kinds):
-        for seed, one in enumerate(runs):
+    for seed, measured in enumerate(seeds):  # which may lack a network that diverged
+        for kind, depth, (one,) in each([measured], kinds):
             place = {"seed": seed, "network": kind, "depth": depth, "layers": f"{depth} layers"}
             rows += plots.numbered(number, columns(one), **place)
     return rows

@@ -1,12 +1,14 @@
 """Contenders take turns; image networks have as many weights in torch."""
 
+import types
+
 import numpy as np
 import pytest
 
 import zoo
 from helpers.harness import run_benchmark, without_backend
 from zoo.graph.cost import cost
-from zoo.recipes.benchmarks import harness, images
+from zoo.recipes.benchmarks import harness, images, probes
 
 
 @without_backend
@@ -52,6 +54,18 @@ def test_every_benchmark_explains_its_flags_and_refuses_wrong_ones(capsys):
     with pytest.raises(SystemExit, match="2"):
         harness.main(["images", "--model=resnet51"])
     assert "choose from" in capsys.readouterr().err
+
+
+@without_backend
+def test_results_are_written_to_a_new_folder(tmp_path, monkeypatch):
+    process = types.SimpleNamespace(shutdown=lambda: None)
+    monkeypatch.setattr(harness, "Contender", lambda *_: types.SimpleNamespace(process=process))
+    keys = [(probes.NAME, task) for task in ("step", "probes", "forward", "sweep")]
+    measured = dict.fromkeys(keys, np.ones(1)), dict.fromkeys(keys)
+    monkeypatch.setattr(harness, "measure", lambda *_: measured)
+    path = tmp_path / "new" / "results.jsonl"
+    harness.main(["probes", "--rounds=1", f"--results={path}"])
+    assert len(path.read_text("utf-8").splitlines()) == 2
 
 
 @without_backend

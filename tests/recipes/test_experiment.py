@@ -136,6 +136,16 @@ def test_deviations_are_the_differences_from_the_full_scale():
     assert differences == ["size 3 (the paper: 100)", "factor 0.5 (the paper: all)"]
 
 
+def test_a_changed_setting_that_the_full_scale_lacks_is_a_deviation(tmp_path):
+    scales = {"miniature": Toy(size=3, factor=0.5), "full": Settings()}
+    toy = dataclasses.replace(TOY, scales=scales)
+    for factor, deviations in ((0.5, []), (2.0, ["factor 2.0 (the scale miniature: 0.5)"])):
+        settings = Toy(size=3, factor=factor)
+        plan = command_line.Plan(toy, "miniature", settings, Options(runs=str(tmp_path)), (0,))
+        plan.run()
+        assert store.load(plan.folders[0])[1]["deviations"] == deviations
+
+
 def test_measurements_are_stored_exactly(tmp_path):
     measured = {
         "array": np.array([[1.5, math.nan], [-math.inf, 1e-300]]),
@@ -798,3 +808,9 @@ def test_lines_are_means_over_seeds_in_bands_but_not_over_models():
     axis = plots.lines(plots.with_seeds([1.0, 3.0], rows_of), x="x", y="y").axes[0]
     assert axis.lines[0].get_ydata().tolist() == [0, 2, 4]
     assert axis.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(4 + 8**0.5)
+
+
+def test_a_line_runs_forward_where_seeds_have_different_places():
+    rows = [{"seed": s, "x": x, "y": x} for s, xs in enumerate([(10, 100), (10, 50)]) for x in xs]
+    axis = plots.lines(rows, x="x", y="y").axes[0]
+    assert axis.lines[0].get_xdata().tolist() == [10, 50, 100]

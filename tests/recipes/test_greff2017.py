@@ -136,6 +136,8 @@ def test_lesions_are_measured_and_claims_by_hand(run, tmp_path):
     pages.draw(catalog.load("greff2017/lesions"), [one, one], tmp_path / "figures")
     drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert drawn == {"section2", "section4.4"}
+    alone = lesions.section2([{"plain": one["plain"]}])  # --networks plain
+    assert len(alone.axes[0].lines[0].get_xdata()) == 3
     shuffled = {
         "accuracy": np.array([0.9, 0.8, 0.7, 0.3, 0.4]),
         "tau": np.array([1.0, 0.9, 0.8, 0.2, 0.1]),
@@ -169,6 +171,7 @@ def test_the_table_and_the_claims_of_language_models_by_hand():
     seeds = [
         {
             "size": "large",
+            "corpus": "PTB",
             "unigram_perplexity": 700.0,
             "variants": {name: {"test_perplexity": v + shift} for name, v in values.items()},
         }
@@ -177,6 +180,7 @@ def test_the_table_and_the_claims_of_language_models_by_hand():
     row = next(ptb_char_lm.table1a(seeds))
     assert (row["test perplexity"], row["paper"]) == (101, 92.60)
     assert row["deviation"] == pytest.approx(2**0.5, abs=1e-3)
+    assert next(ptb_char_lm.table1a([seeds[0] | {"corpus": "pydoc"}]))["paper"] == ""
     one = {**seeds[0], "again": {"test_perplexity": 80}}
     assert measured_by(ptb_char_lm, "G5", one) == (pytest.approx(10), pytest.approx(100 / 81))
     assert measured_by(ptb_char_lm, "G6", one) == (pytest.approx(2), pytest.approx(19))

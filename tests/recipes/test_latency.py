@@ -60,3 +60,16 @@ def test_a_network_has_a_row_for_each_runtime(tmp_path, backend):
     assert [row[3] for row in rows] == [backend, "ONNX Runtime"]
     assert {row[0] for row in rows} == {"simplified_residual_net20"}
     assert {row[1] for row in rows} == {"269034"} and all(float(row[4]) > 0 for row in rows)
+
+
+def test_files_of_models_of_one_name_have_a_row_each(tmp_path):
+    for file in ("small", "large"):
+        inputs = keras.Input((3,))
+        keras.Model(inputs, keras.layers.Dense(2)(inputs), name="net").save(
+            tmp_path / f"{file}.keras"
+        )
+    names = [str(tmp_path / f"{file}.keras") for file in ("small", "large")]
+    out = tmp_path / "latency.csv"
+    latency.main([*names, "--runtimes", "backend", "--rounds", "1", "--out", str(out)])
+    _, *rows = out.read_text().splitlines()
+    assert sorted(row.partition(",")[0] for row in rows) == ["large", "small"]

@@ -96,3 +96,9 @@ def test_verifying_changes_the_metric_of_its_backend_only(folder, monkeypatch):
     publish_weights.verify(name)
     content[name]["verified"]["torch"] = 1.5
     assert json.loads(path.read_text(encoding="utf-8")) == content
+
+
+def test_facts_without_a_model_are_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        publish_weights.main(["mnist_plain20", "--facts=facts.json"])
+    assert "--facts needs --model" in capsys.readouterr().err

@@ -294,6 +294,13 @@ def test_fig_9_compares_starts_seed_by_seed(monkeypatch):
     plain_vs_residual.fig9([by_hand(), other])
     gaps = [row["difference"] for row in shown if row["network"] == "plain" and row["depth"] == 44]
     assert gaps == pytest.approx([0.1, 1.0, 0.1, 2.0])
+    shown.clear()
+    first = by_hand()
+    del first["networks"]["44"]["plain"]  # it diverged
+    first["networks"]["44"]["transferred"]["risk_by_epoch"] = np.array([1.0, 1.0])
+    plain_vs_residual.fig9([first, other])
+    gaps = [row["difference"] for row in shown if row["network"] == "plain" and row["depth"] == 44]
+    assert gaps == pytest.approx([0.1, 2.0])
 
 
 @without_backend
