@@ -91,7 +91,8 @@ def _bottlenecks(variant, closing_relu, classes, input_shape, batch_norm, widths
     """Return stem, stages of bottleneck blocks of the given widths, average and classifier."""
     widths = as_integers(1, widths=widths)
     expected = f"positive numbers, one for each of the {len(widths)} widths"
-    require(len(as_integers(1, blocks=blocks)) == len(widths), expected, blocks=blocks)
+    blocks = as_integers(1, blocks=blocks)
+    require(len(blocks) == len(widths), expected, blocks=blocks)
     inputs = image_input(input_shape, 32)
     initializer = KaimingNormal("out")  # fb.resnet.torch
     x = layers.ZeroPadding2D(3, name="stem_pad")(inputs)  # Keras's "same" would be off by one

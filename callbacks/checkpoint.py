@@ -34,7 +34,8 @@ METADATA = {
 }
 
 STATES = {  # of Keras's callbacks
-    keras.callbacks.EarlyStopping: ("best", "wait", "best_epoch", "best_weights"),
+    keras.callbacks.EarlyStopping: ("best", "wait", "best_epoch", "best_weights", "stopped_epoch"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving"),
     keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
     keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
 }
@@ -53,9 +54,9 @@ class Resume(keras.callbacks.Callback):
     Args:
         path: The file, `.npz`.
         track: Those of `fit`'s callbacks whose state changes: Keras's EarlyStopping,
-            ReduceLROnPlateau and SwapEMAWeights, and callbacks with an attribute `state`: the names
-            of those attributes that are saved, which are numbers, strings, None, or lists of these
-            or of arrays.
+            ModelCheckpoint, ReduceLROnPlateau and SwapEMAWeights, and callbacks with an attribute
+            `state`: the names of those attributes that are saved, which are numbers, strings, None,
+            or lists of these or of arrays.
         identity: Settings that distinguish this run; a file with other settings is refused.
 
     Raises:
@@ -254,6 +255,10 @@ class BestWeights(keras.callbacks.Callback):
         self.best: float | None = None  # the lowest value, if there is one but NaN
         self.epoch: int | None = None  # its epoch, counted from 1
         self.weights: list[np.ndarray] | None = None  # as of `get_weights`; bfloat16 as float32
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Forget an earlier training, which `Resume` restores after this."""
+        self.best = self.epoch = self.weights = None
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Copy the weights if the epoch is the best one so far."""

@@ -59,7 +59,8 @@ class HalveOnStall(keras.callbacks.Callback):
         self.values: list[float] = []
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Check that the learning rate can be set."""
+        """Check that the learning rate can be set, and forget an earlier training."""
+        self.values = []
         rate = self.model.optimizer.learning_rate
         expected = "a number in the optimizer, and no schedule, as `HalveOnStall` changes it"
         require(isinstance(rate, keras.Variable), expected, learning_rate=rate)

@@ -361,5 +361,8 @@ def test_fifty_layer_networks_of_other_depths_have_blocks_for_each_width():
     model = zoo.resnet50(blocks=(1, 2), **options)
     names = [layer.name for layer in model.layers if "_block" in layer.name]
     assert names == ["stage1_block00", "stage2_block00", "stage2_block01"]
-    with pytest.raises(ValueError, match="one for each of the 2 widths.*\\(1,\\)"):
+    with pytest.raises(ValueError, match="one for each of the 2 widths.*blocks=\\[1\\]"):
         zoo.highway_resnet50(blocks=(1,), **options)
+    options["widths"] = 4  # one stage
+    models = [zoo.resnet50(blocks=blocks, **options) for blocks in (2, (2,))]
+    assert models[0].count_params() == models[1].count_params()

@@ -385,3 +385,30 @@ def test_keras_s_callbacks_resume_as_in_an_uninterrupted_training(tmp_path, name
     assert seen == history
     np.testing.assert_equal(model.get_weights(), whole.get_weights())
     assert float(model.optimizer.learning_rate) == float(whole.optimizer.learning_rate)
+
+
+def test_a_resumed_training_keeps_the_best_model_and_knows_where_it_stopped(tmp_path):
+    best = {"monitor": "score", "mode": "min"}
+    for epochs in (5, 7):
+        save = keras.callbacks.ModelCheckpoint(
+            tmp_path / "best.weights.h5", save_best_only=True, save_weights_only=True, **best
+        )
+        fit(dropout_model(), epochs, Scores(), save, Resume(tmp_path / "saved.npz", [save]))
+        stop = keras.callbacks.EarlyStopping(patience=1, **best)
+        fit(dropout_model(), epochs, Scores(), stop, Resume(tmp_path / "stopped.npz", [stop]))
+        assert (save.best, stop.stopped_epoch) == (0.8, 3)
+
+
+def test_callbacks_forget_the_training_of_another_model():
+    best = zoo.callbacks.checkpoint.BestWeights("loss")
+    fit(dropout_model(), 3, best)
+    model = dropout_model(seed=1)
+    x = np.full((4, 4), 9.0, "float32")
+    model.fit(x, 100 * x[:, :1], verbose=0, callbacks=[best])  # a larger loss
+    np.testing.assert_equal(best.weights, model.get_weights())
+
+    scores = zoo.callbacks.training.Perplexity(1, lambda: 3.0)  # it stalls
+    halve = zoo.callbacks.training.HalveOnStall()
+    for _ in range(2):
+        rates = fit(dropout_model(), 4, scores, halve)["learning_rate"]
+        np.testing.assert_allclose(rates, [0.02, 0.02, 0.02, 0.01])
