@@ -28,6 +28,7 @@ class Characters:
 def load_text(run: Run, limit: int | None) -> Characters:
     """Return the characters of the corpus that a run's options name, or of Penn Treebank."""
     corpus = text.load(run.options.data_dir)
+    run.check_data("text", corpus.checksum)
     run.data.append(f"characters of {corpus.name}")
     if corpus.notice:
         run.deviations.append(corpus.notice)

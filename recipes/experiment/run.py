@@ -131,6 +131,16 @@ class Run:
         origins = [*trained, *self.found, own]
         return {key: ", ".join(dict.fromkeys(one[key] for one in origins)) for key in own}
 
+    def check_data(self, name: str, own: int | str) -> None:
+        """Raise ValueError unless the data have the checksum with which the run was begun."""
+        path = self.folder / DATA
+        known = store.read_json(path, {})
+        begun = known.setdefault(name, own)
+        expected = f"that of the data {name!r} with which the run in {self.folder} was begun; "
+        expected += "choose other --runs, or --noresume"
+        require(begun == own, expected, data_dir=self.options.data_dir)
+        replace(path, lambda place: place.write_text(json.dumps(known), "utf-8"))
+
     def load_images(self, settings: ImageSelection) -> sources.Images:
         """Return the images that settings and options select.
 
@@ -139,14 +149,7 @@ class Run:
                 an earlier process began the run.
         """
         loaded = sources.load(settings.data, self.options.data_dir)
-        path = self.folder / DATA
-        own = checksum(loaded)
-        known = store.read_json(path, {})
-        begun = known.setdefault(settings.data, own)
-        expected = f"that of the images {settings.data!r} with which the run in {self.folder} was "
-        expected += "begun; choose other --runs, or --noresume"
-        require(begun == own, expected, data_dir=self.options.data_dir)
-        replace(path, lambda place: place.write_text(json.dumps(known), "utf-8"))
+        self.check_data(settings.data, checksum(loaded))
         if loaded.notice:
             self.deviations.append(f"{loaded.name}: {loaded.notice}")
         chosen = drawn(len(loaded.x_train), settings.train_examples, self.seed)

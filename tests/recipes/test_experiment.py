@@ -567,7 +567,7 @@ def test_a_run_that_was_begun_with_other_images_is_not_continued(tmp_path):
         if step == 20:
             assert len(run.load_images(settings).x_train) == 4
             continue
-        with pytest.raises(ValueError, match="images 'other' with which.*choose other --runs"):
+        with pytest.raises(ValueError, match="data 'other' with which.*choose other --runs"):
             run.load_images(settings)
 
 

@@ -160,6 +160,19 @@ def test_the_gain_is_that_of_the_product_of_all_mixings(rule):
         }
 
 
+@without_backend
+def test_a_run_that_was_begun_with_another_text_is_not_continued(tmp_path):
+    run = experiment.Run(tmp_path / "run", 0, experiment.Options(data_dir=str(tmp_path)))
+    for words in ("a b c d", "a b c d", "a b c c"):
+        for part in ("train", "valid", "test"):
+            (tmp_path / f"{part}.txt").write_text(f"{words}\n" * 9, "utf-8")
+        if words == "a b c d":
+            assert characters.load_text(run, None).count > 4
+            continue
+        with pytest.raises(ValueError, match="data 'text' with which.*choose other --runs"):
+            characters.load_text(run, None)
+
+
 def test_rates_on_record_of_other_entries_stay(tmp_path, monkeypatch):
     run = experiment.Run(tmp_path, 0, experiment.Options(runs=str(tmp_path)))
     monkeypatch.setattr(rules, "load_text", lambda *_: None)
