@@ -54,6 +54,7 @@ def main(words: Sequence[str]) -> int:
         print("\n".join(pages.listing(names)))
         return 0
     if command == "report":
+        require(not names, "none: `report` writes all pages", names=names)
         pages.report()
         return 0
     if command == "claims":

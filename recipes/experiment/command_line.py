@@ -45,7 +45,8 @@ def guarded(command: Any) -> int | str:
     try:
         return command()
     except KeyboardInterrupt:
-        text = "Run the same command again, without --noresume, to resume."
+        how = ", without --noresume," if "--noresume" in sys.argv else ""
+        text = f"Run the same command again{how} to resume."
         print(f"\n{script}: interrupted. {text}", file=sys.stderr)
         return 128 + signal.SIGINT
     except flags.Error as error:

@@ -376,7 +376,7 @@ def test_ctrl_c_says_how_to_resume(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     assert command_line.guarded(interrupted) == 128 + signal.SIGINT
-    assert "Run the same command again, without --noresume, to resume." in capsys.readouterr().err
+    assert "Run the same command again to resume." in capsys.readouterr().err
 
 
 def test_intervals_are_students():
@@ -517,6 +517,11 @@ def test_commands_of_all_experiments_have_help_and_refuse_unknown_flags(command,
     assert "claims S5 S6" in capsys.readouterr().out
     with pytest.raises(flags.UnrecognizedFlagError, match="'seed'"):
         reproduce.main([command, "--seed", "1"])
+
+
+def test_a_report_of_one_experiment_is_refused_as_all_pages_are_written():
+    with pytest.raises(ValueError, match="none: `report` writes all pages.*'greff2017/lesions'"):
+        reproduce.main(["report", "greff2017/lesions"])
 
 
 def test_a_claim_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
