@@ -13,7 +13,8 @@ import griffe
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}  # in the site: here
+# Address in the site: file of the repository
+PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 FOLDERS = {"tutorials": "build/tutorials", "recipes/results": "recipes/results"}
 SHOWN = (".md", ".png", ".ipynb", ".html", ".csv")  # files of these folders
 MOVED = {  # targets of links that have another address in the site

@@ -9,7 +9,7 @@ import numpy as np
 
 from zoo.backend.runtime import GENERATOR
 from zoo.checks import check_choice, check_integers, check_numbers, require
-from zoo.types import Shape, Tensor
+from zoo.types import Initializer, Shape, Tensor
 
 
 class NumpyInitializer(keras.initializers.Initializer):
@@ -110,6 +110,11 @@ class HardtMa(NumpyInitializer):
 
     def _sample(self, generator, shape):
         return generator.normal(0.0, 1 / fans(shape)[1], shape)
+
+
+def copied(initializer: Initializer) -> Initializer:
+    """Return a copy of an initializer; Keras takes functions, too, which have no `clone`."""
+    return initializer.clone() if hasattr(initializer, "clone") else initializer
 
 
 def fans(shape: Shape) -> tuple[int, int]:

@@ -40,8 +40,8 @@ def setting(
 class Settings:
     """Settings of any experiment; a subclass, a dataclass too, adds fields made by `setting`.
 
-    A check in `__post_init__` raises ValueError, which ends a command before any work is lost. The
-    seeds in `looks` are those that `Experiment.looks` returns.
+    A check in `__post_init__` raises ValueError, which ends a command before any work is lost.
+    `looks` are the seeds of each look at a claim; see `Experiment.looks`.
     """
 
     looks: ClassVar[Sequence[tuple[int, ...]]] = [tuple(range(number)) for number in LOOKS]

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 import zoo
+from zoo.callbacks import Table
 from zoo.callbacks.checkpoint import Resume
 from zoo.callbacks.training import Epochs
 from zoo.datasets.images import Images
@@ -171,3 +172,8 @@ def fb_resnet_sgd(
     schedule = piecewise(rates, drops, total)
     decay = {"decay": 1e-4, "last_decay": 1e-4, "bias_rate": 1.0, "decay_all": True}
     return lambda iterations: CaffeSGD(schedule(iterations), momentum=0.9, nesterov=True, **decay)
+
+
+def of_blocks(table: Table, probe: str) -> np.ndarray:
+    """Return a probe's value of each block."""
+    return np.array([value for block, value in table.values(probe).items() if block])

@@ -132,7 +132,7 @@ class Run:
         return {key: ", ".join(dict.fromkeys(one[key] for one in origins)) for key in own}
 
     def check_data(self, name: str, own: int | str) -> None:
-        """Raise ValueError unless the data have the checksum with which the run was begun."""
+        """Record the checksum of data; raise ValueError if the run was begun with another."""
         path = self.folder / DATA
         known = store.read_json(path, {})
         begun = known.setdefault(name, own)

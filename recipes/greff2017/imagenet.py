@@ -38,8 +38,13 @@ from zoo.layers.residual_block import Branch, ResidualBlock
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control, against_untrained
-from zoo.recipes.experiment.networks import ImageData, checksum, drawn, fb_resnet_sgd
-from zoo.recipes.jastrzebski2018.training import of_blocks
+from zoo.recipes.experiment.networks import (
+    ImageData,
+    checksum,
+    drawn,
+    fb_resnet_sgd,
+    of_blocks,
+)
 
 PAPER = {  # Table 1b: mean and deviation of three top-5 errors in %
     "highway": (10.03, 0.17),
@@ -72,8 +77,6 @@ class Settings(ImageSettings):
     probe_examples: int = setting(5000, "Number of validation images to probe; section 4.2.")
 
 
-SMOKE = {"train_examples": 16, "test_examples": 16, "probe_examples": 8, "image_size": 32}
-SMOKE |= {"epochs": 1, "batch": 8, "rate": 0.02, "width": 1 / 16}
 SMALL = {
     "data": "mnist",
     "train_examples": 10_000,
@@ -89,7 +92,18 @@ SMALL = {
 }
 WITH_AND_WITHOUT = ("highway", "resnet", "highway_bn", "resnet_bn")
 SCALES = {
-    "smoke": Settings(data="cifar10", networks=("highway_bn", "resnet_bn"), **SMOKE),
+    "smoke": Settings(
+        data="cifar10",
+        networks=("highway_bn", "resnet_bn"),
+        train_examples=16,
+        test_examples=16,
+        epochs=1,
+        batch=8,
+        rate=0.02,
+        image_size=32,
+        width=1 / 16,
+        probe_examples=8,
+    ),
     "miniature": Settings(networks=(*WITH_AND_WITHOUT, "highway_bn_1x1"), **SMALL),
     "replication": Settings(networks=WITH_AND_WITHOUT, **SMALL),
     "trained": trained_resnets.Trained(),

@@ -32,7 +32,7 @@ from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import Control, contrast
-from zoo.recipes.experiment.networks import fb_resnet_sgd
+from zoo.recipes.experiment.networks import fb_resnet_sgd, of_blocks
 from zoo.recipes.greff2017.imagenet import HALF_OF_RANDOM, number_of_blocks
 from zoo.recipes.jastrzebski2018 import training
 
@@ -139,7 +139,7 @@ def intervene(run, model, data, batch, name):
         "blocks": names,
         "without_a_block": columns(single, "lesion"),
         "shuffled": {**columns(orders, "shuffle"), "tau": np.array(tau)},
-        "intermediate_accuracy": training.of_blocks(table, "intermediate_accuracy"),
+        "intermediate_accuracy": of_blocks(table, "intermediate_accuracy"),
         "relative_residual_mean": np.array(
             [row.value for row in table if row.probe == "residual_mean_relative"]
         ),

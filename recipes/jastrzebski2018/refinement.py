@@ -29,8 +29,9 @@ from zoo.layers.batch_norm import batch_statistics
 from zoo.recipes import trained_resnets
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSelection, main, plots, setting
 from zoo.recipes.experiment.definitions import Control, against_untrained, contrast
+from zoo.recipes.experiment.networks import of_blocks
 from zoo.recipes.jastrzebski2018 import training
-from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage, of_blocks
+from zoo.recipes.jastrzebski2018.training import BATCH, LABELS, last_stage
 
 MODELS = ("cifar_resnet", "single_representation_resnet", "avg_pooling_resnet", "wide_resnet")
 LAST_BLOCKS = 5  # of Fig. 6

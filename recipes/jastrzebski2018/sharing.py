@@ -30,9 +30,9 @@ from zoo.applications.cifar_resnet import SHARE, UNSHARED
 from zoo.datasets import preprocessing
 from zoo.recipes.experiment import Artifact, Claim, Experiment, ImageSettings, main, plots, setting
 from zoo.recipes.experiment.definitions import contrast
-from zoo.recipes.experiment.networks import DivergenceError
+from zoo.recipes.experiment.networks import DivergenceError, of_blocks
 from zoo.recipes.jastrzebski2018 import training
-from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING, of_blocks
+from zoo.recipes.jastrzebski2018.training import BATCH, IN_TRAINING
 
 NETWORKS = {  # arguments of zoo.shared_resnet; unshared: of as many parameters
     "unshared": None,

@@ -172,11 +172,6 @@ def table_of(network, name):
     return callbacks.Table.from_csv(path) if path.exists() else callbacks.Table()
 
 
-def of_blocks(table, probe):
-    """Return a probe's value of each block."""
-    return np.array([value for block, value in table.values(probe).items() if block])
-
-
 def last_stage(table, probe):
     """Return a probe's values at the blocks of the last stage, `(epochs, blocks)`."""
     rows = [row for row in table if row.probe == probe and row.block and row.unit is None]

@@ -34,7 +34,7 @@ from zoo.recipes import experiment
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, pages, plots, setting
 from zoo.recipes.experiment.characters import check_test_text, load_text, random_examples, windows
 from zoo.recipes.experiment.definitions import contrast, holm
-from zoo.recipes.jastrzebski2018.training import of_blocks
+from zoo.recipes.experiment.networks import of_blocks
 
 ENTRIES = {  # arguments of `zoo.transformer_lm`
     "pre": {},
@@ -109,11 +109,20 @@ class Settings(Sizes):
         require(valid, "rising, positive rates", rates=self.rates)
 
 
-SMOKE = {"width": 8, "depth": 2, "steps": 16, "batch": 4, "updates": 3, "extensions": 0}
-SMOKE |= {"test_characters": 200}
 SMALL = {"width": 32, "batch": 16, "updates": 800, "rates": (8e-3, 16e-3, 32e-3)}
 SCALES = {
-    "smoke": Settings(entries=("pre", "dhc"), rates=(1e-3, 1e-2), rate=1e-3, **SMOKE),
+    "smoke": Settings(
+        entries=("pre", "dhc"),
+        width=8,
+        depth=2,
+        steps=16,
+        batch=4,
+        updates=3,
+        rates=(1e-3, 1e-2),
+        extensions=0,
+        rate=1e-3,
+        test_characters=200,
+    ),
     "miniature": Settings(entries=MINIATURE, **SMALL),
     "replication": Settings(entries=tuple(n for n in MINIATURE if n != "pre_more"), **SMALL),
     "full": Settings(),

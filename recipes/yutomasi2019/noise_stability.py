@@ -21,7 +21,7 @@ from scipy import stats
 from zoo import callbacks
 from zoo.recipes.experiment import Artifact, Claim, Experiment, main, plots, setting
 from zoo.recipes.experiment.definitions import contrast
-from zoo.recipes.jastrzebski2018.training import of_blocks
+from zoo.recipes.experiment.networks import of_blocks
 from zoo.recipes.yutomasi2019 import networks
 from zoo.recipes.yutomasi2019.networks import compared, depths_of, row, series, table
 

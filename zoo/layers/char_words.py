@@ -8,9 +8,8 @@ from keras import ops
 
 from zoo import backend
 from zoo.checks import as_integers, check_integers, check_model, require
-from zoo.initializers import Uniform
+from zoo.initializers import Uniform, copied
 from zoo.layers.configured import Configured
-from zoo.layers.skip import copied
 from zoo.types import Initializer, Shape, Tensor
 
 

@@ -9,9 +9,9 @@ from keras import ops
 from zoo import backend
 from zoo.backend.keras_private import is_rematerialized
 from zoo.checks import check_integers, require
+from zoo.initializers import copied
 from zoo.layers.configured import Scanned
 from zoo.layers.highway import HighwayDense
-from zoo.layers.skip import copied
 from zoo.types import Shape, Tensor
 
 

@@ -8,8 +8,8 @@ from keras import ops
 
 from zoo.backend.layers import Conv2D
 from zoo.checks import as_side, check_choice, check_integers, require
-from zoo.initializers import HardtMa, KaimingNormal
-from zoo.layers.skip import Skip, copied
+from zoo.initializers import HardtMa, KaimingNormal, copied
+from zoo.layers.skip import Skip
 from zoo.types import Initializer, Shape, Tensor
 
 IDENTITIES = ("pad", "duplicate")

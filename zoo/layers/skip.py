@@ -9,16 +9,12 @@ from keras.dtype_policies import DTypePolicyMap
 
 from zoo import backend
 from zoo.checks import check_choice, check_numbers, is_integer
+from zoo.initializers import copied
 from zoo.layers.configured import Configured
 from zoo.layers.gating import FORMS, widened
 from zoo.types import Initializer, Regularizer, Shape, Tensor
 
 BRANCHES = ("transform", "transform_gate", "carry_gate", "shortcut")
-
-
-def copied(initializer: Initializer) -> Initializer:
-    """Return a copy of an initializer; Keras takes functions, too, which have no `clone`."""
-    return initializer.clone() if hasattr(initializer, "clone") else initializer
 
 
 def with_own_seed(initializer: Initializer, branch: str, number: int = 1) -> Initializer:
