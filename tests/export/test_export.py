@@ -5,6 +5,7 @@ TensorFlow writes a format within seconds; JAX and torch need another process, s
 formats run with -m slow.
 """
 
+import random
 import sys
 
 import keras
@@ -97,12 +98,24 @@ def test_an_artifact_computes_what_the_model_computes(format, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_outputs_in_a_dictionary_of_dictionaries_have_the_names_of_layers():
+    x = keras.Input((4,))
+    a, b = keras.layers.Dense(2, name="a")(x), keras.layers.Dense(3, name="b")(x)
+    assert [*_named(keras.Model(x, {"c": {"d": a}, "e": [b]})).output] == ["a", "b"]
+
+
 def test_outputs_of_a_layer_used_twice_have_names_of_their_own():
     x, y = keras.Input((4,)), keras.Input((4,))
     twice = keras.layers.Dense(2, name="a")
     for other, names in (("b", ["a_0", "a_1", "b"]), ("a_1", ["a_0", "a_1", "a_1_2"])):
         model = keras.Model([x, y], [twice(x), twice(y), keras.layers.Dense(3, name=other)(x)])
         assert [*_named(model).output] == names
+
+
+def test_an_output_of_zero_size_is_compared():
+    examples = [({}, {"y": np.zeros((3, 0), "float32")})]
+    assert MODULE._deviation(lambda _: {"y": np.zeros((3, 0))}, examples) == 0
+    assert MODULE._deviation(lambda _: {"y": np.zeros((3, 1))}, examples) == np.inf
 
 
 @slow_elsewhere
@@ -297,6 +310,39 @@ def test_a_network_that_divides_its_free_sides_goes_to_onnx(times, tmp_path):
     np.testing.assert_allclose(y, model.predict_on_batch(images), rtol=0, atol=1e-5)
 
 
+def valid(kind):
+    """Return a convolutional network that needs 6 pixels, or 5 words, and has no size."""
+    if kind == "text":
+        x = keras.Input((None,), dtype="int32", name="x")
+        y = keras.layers.Conv1D(4, 5)(keras.layers.Embedding(9, 4)(x))
+        return keras.Model(x, keras.layers.GlobalMaxPooling1D()(y))
+    x = keras.Input((None, None, 1), name="x")
+    y = keras.layers.Conv2D(4, 3)(keras.layers.Conv2D(4, 3)(x))
+    y = keras.layers.GlobalAveragePooling2D()(keras.layers.MaxPooling2D()(y))
+    return keras.Model(x, y)
+
+
+@pytest.mark.parametrize("kind", ["text", "images"])
+def test_examples_are_not_too_small_for_unpadded_convolutions(kind):
+    model = _named(valid(kind))
+    for sizes in MODULE.SIZES:
+        inputs, outputs = MODULE._example(model, *sizes)
+        assert inputs["x"].shape[1] >= (5 if kind == "text" else 6)
+        assert np.isfinite([*outputs.values()]).all()
+
+
+def test_examples_have_both_values_of_booleans():
+    x = keras.Input((4,), dtype="bool", name="x")
+    inputs, _ = MODULE._example(_named(keras.Model(x, ops.where(x, 1.0, 2.0))), 3, 5)
+    assert inputs["x"].any() and not inputs["x"].all()
+
+
+def test_a_batch_size_that_no_example_fits_is_told(tmp_path):
+    x = keras.Input(batch_shape=(2, 4))
+    with pytest.raises(ValueError, match="computes 3 examples .* Fix the shapes, but no batch"):
+        zoo.export(keras.Model(x, ops.reshape(x, (2, 2, 2))), tmp_path / "model.onnx")
+
+
 def test_free_sides_that_no_example_fits_are_to_be_fixed(tmp_path):
     with pytest.raises(ValueError, match="with 4 or 32 for each None .* Fix the shapes"):
         zoo.export(halving(6), tmp_path / "model.onnx")
@@ -413,6 +459,44 @@ def test_a_layer_in_half_precision_whose_configuration_lacks_an_argument_is_refu
         zoo.export(model, tmp_path / "model.onnx")
 
 
+def test_an_input_in_half_precision_deviates_as_half_precision_does(tmp_path, monkeypatch):
+    def write(model, path, format, examples, write):
+        return MODULE._deviation(lambda inputs: model.predict_on_batch(inputs["x"]), examples)
+
+    monkeypatch.setattr(MODULE, "_write", write)
+    x = keras.Input((4,), dtype="float16", name="x")
+    assert zoo.export(keras.Model(x, keras.layers.Dense(2)(x)), tmp_path / "model.onnx") <= 1e-5
+
+
+def test_a_copy_in_float32_leaves_random_states_as_they_are():
+    model = small()
+    before = random.getstate()
+    in_float32(model)
+    assert random.getstate() == before
+
+
+@without_backend
+def test_a_lookup_in_the_model_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(MODULE, "_example", lambda *_: pytest.fail("began"))
+    x = keras.Input((2,), dtype="int32")
+    y = keras.layers.IntegerLookup(vocabulary=[3, 5])(x)
+    with pytest.raises(ValueError, match="without lookup tables: look values up"):
+        zoo.export(keras.Model(x, y), tmp_path / "model")
+
+
+@without_backend
+@pytest.mark.parametrize("names", [["lambda"], ["self"], ["_x"], ["größe"], ["x", "X"]])
+def test_names_that_tensorflow_cannot_have_are_refused_before_any_work(
+    names, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(MODULE, "_example", lambda *_: pytest.fail("began"))
+    inputs = [keras.Input((4,), name=name) for name in names]
+    model = keras.Model(inputs, keras.layers.Concatenate()(inputs * 2))
+    for name in ("model", "model.tflite"):
+        with pytest.raises(ValueError, match="`input_names` must be of ASCII letters"):
+            zoo.export(model, tmp_path / name)
+
+
 def test_inputs_whose_names_differ_by_marks_alone_are_refused(tmp_path):
     inputs = [keras.Input((4,), name=name) for name in ("a-b", "a_b")]
     with pytest.raises(ValueError, match="names differ .* Received: names=..a-b., .a_b.."):
@@ -427,6 +511,14 @@ def test_the_operation_that_a_format_lacks_is_named(format, tmp_path):
     with pytest.raises(ValueError, match="must have all operations .* Erfinv"):
         model = keras.Model(x, ops.erfinv(x / 9))
         zoo.export(model, tmp_path / f"model{SUFFIX[format]}", format)
+
+
+@slow_unless_tensorflow
+def test_what_onnx_runtime_lacks_in_float64_is_named(tmp_path):
+    x = keras.Input((4,), dtype="float64")
+    model = keras.Model(x, keras.layers.Activation("gelu", dtype="float64")(x))
+    with pytest.raises(ValueError, match="must have all operations .* NOT_IMPLEMENTED .*Erf"):
+        zoo.export(model, tmp_path / "model.onnx")
 
 
 @slow_unless_tensorflow
@@ -527,3 +619,11 @@ def test_in_float32_changes_every_layer_cell_and_input(policy):
     assert dtypes == {copy.inputs[0].dtype} == {copy.outputs[0].dtype} == {"float32"}
     for old, new in zip(model.get_weights(), copy.get_weights(), strict=True):
         np.testing.assert_array_equal(new, old.astype("float32"))
+
+
+def test_in_float32_changes_layers_quantized_in_half_precision():
+    x = keras.Input((16,))
+    model = keras.Model(x, keras.layers.Dense(4, dtype="mixed_bfloat16")(x))
+    model.layers[1].quantize("int8")
+    (layer,) = in_float32(model).layers[1:]
+    assert (layer.compute_dtype, layer.dtype_policy.name) == ("float32", "int8_from_float32")

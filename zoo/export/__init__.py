@@ -3,9 +3,11 @@
 import contextlib
 import functools
 import importlib.util
+import keyword
 import logging
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
@@ -39,9 +41,10 @@ Arrays = dict[str, np.ndarray]  # by name of an input or output
 def export(model: keras.Model, path: PathLike, format: str | None = None) -> float:
     """Write `model` as a SavedModel, an ONNX or a LiteRT file, which need neither zoo nor Keras.
 
-    Inputs have the names of the model's inputs, outputs those of its output layers or the keys of
-    its dictionary. Any batch size is accepted. The artifact computes in float32, also if the model
-    was trained in mixed precision. A failing export leaves an earlier artifact unchanged.
+    Inputs have the names of the model's input layers, outputs those of its output layers, or the
+    keys of dictionaries. Any batch size is accepted. The artifact computes in float32, also if the
+    model was trained in mixed precision; layers in float64 remain, of which ONNX Runtime and LiteRT
+    lack most. A failing export leaves an earlier artifact unchanged.
 
     - "saved_model": a folder. `tf.saved_model.load` returns an object with the method `serve`,
       from the model's inputs to a dictionary of outputs, and the signature of that name.
@@ -77,11 +80,17 @@ def export(model: keras.Model, path: PathLike, format: str | None = None) -> flo
     path, format = checked(path, format)
     model = _named(model)
     ways = writers(format)
+    if format != "onnx":
+        _check_names(input_names(model))
     print(f"Writing {path.name}: {model.count_params():,} parameters", file=sys.stderr, flush=True)
     layers = keras_private.inner_layers(model)
-    half = [v for v in layers if {v.compute_dtype, str(getattr(v, "products", ""))} & {*HALF}]
+    lookups = [layer.name for layer in layers if hasattr(layer, "lookup_table")]
+    require(not lookups, "without lookup tables: look values up before the model", layers=lookups)
+    dtypes = [{v.compute_dtype, v.dtype, str(getattr(v, "products", ""))} for v in layers]
+    half = any(found & {*HALF} for found in dtypes)  # `dtype`: of an input
     # as int8_from_mixed_bfloat16; layers inside a layer have the global policy, in no configuration
-    policy = re.split("_from_|map_", half[0].dtype_policy.name)[-1] if half else "float32"
+    policies = [re.split("_from_|map_", v.dtype_policy.name)[-1] for v in layers]
+    policy = next((name for name in policies if name in HALF), "float32")
     with without_tf32(), _global_policy(policy):
         original = _example(model, *SIZES[0])
         lost = _lost(model, original, LOST if half else TOLERANCE)
@@ -159,12 +168,21 @@ def writers(format: str) -> list[str]:
     }
     found = [way for way in ways if not missing[way]]
     if not found:
-        lacking = missing[next(iter(ways))]
+        lacking = " ".join(missing[next(iter(ways))]).replace("_", "-")
         raise ImportError(
-            f"The export to {format} needs packages that are not installed. Run `pip install "
-            f"{' '.join(lacking).replace('_', '-')}`."
+            f"The export to {format} needs packages that are missing. Run `pip install {lacking}`."
         )
     return found
+
+
+def _check_names(names):
+    """Raise a ValueError unless a function of TensorFlow can have arguments of these names."""
+    reserved = [name for name in names if keyword.iskeyword(name) or name == "self"]
+    letters = all(re.fullmatch(r"[^\W_]\w*", name, re.ASCII) for name in names)
+    distinct = len({name.lower() for name in names}) == len(names)
+    expected = "of ASCII letters, digits and underscores (not the first), distinct in lower case, "
+    expected += "and neither `self` nor a keyword of Python. Rename the inputs, or use ONNX"
+    require(letters and distinct and not reserved, expected, input_names=names)
 
 
 def _named(model):
@@ -173,7 +191,7 @@ def _named(model):
     expected = "a Functional or a built Sequential keras.Model, without a `call` of its own: call "
     expected += "others on a keras.Input, and give keras.Model(x, y)"
     require(graph is not None, expected, model=model)
-    if isinstance(graph.output, dict):
+    if isinstance(graph.output, dict) and not any(map(keras.tree.is_nested, graph.output.values())):
         return graph
     names = graph.output_names
     several = {name for name in names if names.count(name) > 1}
@@ -191,19 +209,22 @@ def _example(model, batch, *sizes):
         try:
             flat = [*map(sample, keras.tree.flatten(model.input))]  # in an order that copies keep
             inputs = keras.tree.pack_sequence_as(model.input, flat)
+            if any(None in x.shape[1:] for x in model.inputs):  # TensorFlow computes empty images
+                symbols = [keras.KerasTensor(x.shape, x.dtype.name) for x in flat]
+                model.compute_output_spec(keras.tree.pack_sequence_as(model.input, symbols))
             return dict(zip(names, flat, strict=True)), model.predict_on_batch(inputs)
         except Exception as error:
             cause = error
     raise ValueError(
-        f"Expected a model that computes inputs with {sizes[0]} or {size} for each None in their "
-        f"shapes. Received: {model.name}, which computes neither. Fix the shapes: keras.Model(x, "
-        f"model(x)) of x = keras.Input((224, 224, 3)), for example. Its error: {cause}"
+        f"Expected a model that computes {batch} examples of numbers with {sizes[0]} or {size} for "
+        f"each None in their shapes. Received: {model.name}, which does not. Fix the shapes, but "
+        f"no batch: keras.Model(x, model(x)) of x = keras.Input((224, 224, 3)). Its error: {cause}"
     ) from cause
 
 
 def _sample(random, batch, unknown, tensor):
     shape = (batch, *(unknown if size is None else size for size in tensor.shape[1:]))
-    if "int" in tensor.dtype:
+    if "int" in tensor.dtype or tensor.dtype == "bool":
         high = 256 if tensor.dtype == "uint8" else 2
         numbers = random.integers(0, high, shape).astype(tensor.dtype)
         if numbers.ndim == 2:
@@ -241,8 +262,8 @@ def _deviation(read, examples):
         for name, y in expected.items():
             if np.shape(outputs[name]) != y.shape:
                 return np.inf
-            difference = np.abs(np.subtract(outputs[name], y, dtype="float64")).max()
-            deviations.append(difference / max(np.abs(y).max(), SMALLEST))
+            difference = np.abs(np.subtract(outputs[name], y, dtype="float64")).max(initial=0)
+            deviations.append(difference / max(np.abs(y).max(initial=0), SMALLEST))
     return float(np.max(deviations))
 
 
@@ -291,8 +312,7 @@ def _saved_model_reader(path):
     artifact = tf.saved_model.load(str(path))  # its signatures do not keep it alive
 
     def read(inputs):
-        constants = {name: tf.constant(x) for name, x in inputs.items()}
-        outputs = artifact.signatures["serve"](**constants)
+        outputs = artifact.signatures["serve"](**keras.tree.map_structure(tf.constant, inputs))
         return {name: y.numpy() for name, y in outputs.items()}
 
     return read
@@ -317,7 +337,8 @@ def _write_onnx(model, path):
         onnx.save(program, path)
     try:
         onnx.checker.check_model(program)
-    except onnx.checker.ValidationError as error:
+        _onnx_reader(path)  # ONNX Runtime lacks some in float64
+    except Exception as error:  # each of ONNX Runtime's has a class of its own
         reason = str(error).partition("\n")[0]  # "No Op registered for Erfinv with ..."
         raise ValueError(
             f"ONNX must have all operations of {model.name}. Received: {reason}. Use a SavedModel."
@@ -408,8 +429,7 @@ def _onnx_reader(path):
 
     def read(inputs):
         outputs = dict(zip(names, session.run(names, inputs), strict=True))
-        renamed = {name: f"new_{name}" for name in inputs if f"new_{name}" in outputs}
-        return outputs | {name: outputs[new] for name, new in renamed.items()}
+        return outputs | {x: outputs[f"new_{x}"] for x in inputs if f"new_{x}" in outputs}
 
     return read
 
@@ -419,13 +439,9 @@ def _write_litert(model, path):
     from tensorflow.lite.python.convert_phase import ConverterError
 
     try:
-        model.export(
-            str(path),
-            format="litert",
-            input_signature=[_input_specs(model)],
-            verbose=False,
-            target_spec={"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]},
-        )
+        target = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+        options = {"input_signature": [_input_specs(model)], "target_spec": target}
+        model.export(str(path), format="litert", verbose=False, **options)
     except ConverterError as error:
         missing = sorted({*re.findall(r"'tf\.(\w+)'", str(error))})
         raise ValueError(
@@ -466,7 +482,9 @@ def in_float32(model: keras.Model) -> keras.Model:
 
 
 def _configured(model, config):
+    state = random.getstate()  # Keras draws the seeds of unseeded layers
     copy = type(model).from_config(config)
+    random.setstate(state)
     with tempfile.TemporaryDirectory() as folder:  # a file has what a layer saves, without states
         path = f"{folder}/model.weights.h5"
         model.save_weights(path)
@@ -485,9 +503,8 @@ def _float32_policies(config):
     config = {key: _float32_policies(value) for key, value in config.items()}
     if config.get("products") in HALF:  # of zoo.backend.layers.Dense
         config["products"] = ""
-    if config.get("dtype") in HALF:
-        config["dtype"] = "float32"
-    return config
+    narrow = [key for key in ("dtype", "source_name") if config.get(key) in HALF]
+    return config | dict.fromkeys(narrow, "float32")  # source_name: of a quantized layer
 
 
 def _write_in_child(model, path, format):
