@@ -29,9 +29,8 @@ def strategy(name: str = "auto") -> "Strategy":
     Batches are global and split evenly, and a training equals that of one device (gradients,
     clipping, statistics of normalizations, state of `CarryLSTM`) but for the order of sums,
     and, on TensorFlow, for the masks of dropout and losses that return one number for a batch, such
-    as `keras.losses.Dice` or a mean over examples of your own: those of the devices are added. On
-    TensorFlow, several devices support neither mixed_float16 nor accumulated gradients, nor means
-    over unmasked or weighted examples only.
+    as `keras.losses.Dice` or a mean over examples of your own: those of the devices are added. What
+    several devices of TensorFlow do not support raises an error: docs/devices.md.
 
     Raises:
         ValueError: if this backend has no such strategy.
@@ -133,9 +132,9 @@ class Strategy:
     ) -> keras.callbacks.History:
         """Train like `model.fit`, with the same arguments, and return the history.
 
-        The model was built and compiled in `scope()`. A batch is that of all devices. One device
-        of TensorFlow reads data without tf.data's autotuning, which delays the ends of epochs;
-        arrays with a `validation_split` are left to Keras.
+        The model was built and compiled in `scope()`. A batch is that of all devices. TensorFlow
+        reads data without tf.data's autotuning, which delays the ends of epochs; arrays with a
+        `validation_split` are left to Keras.
 
         Raises:
             ValueError: if the model was not built in the scope, a batch cannot be split evenly, or
@@ -149,20 +148,32 @@ class Strategy:
         built = _is_built_under(self.native, model)
         require(built, f"{expected}`with devices.scope():`", model=model)
         if self.native is None:
-            if keras.backend.backend() == "tensorflow" and not options.get("validation_split"):
-                return _fit_without_autotuning(model, x, y, batch_size, validation_data, options)
-            return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+            return self._fit(model, x, y, batch_size, validation_data, options)
         validation_size = options.get("validation_batch_size")
         self.check_data(x, batch_size, validation_data, validation_size)
-        with _synchronized(model):
+        with _synchronized(model, self.num_replicas):
             if self.name in NAMES["tensorflow"]:
                 self._check_loss(model)
-                self._check_optimizer(model.optimizer)
+                self._check_step(model)
                 with self.scope():  # Keras would build from a replica's shard
                     keras_private.symbolic_build(model, _first_batch(x, y, batch_size))
             with self.inference_scope():
-                model.fit(x, y, batch_size, validation_data=validation_data, **options)
-        return model.history
+                return self._fit(model, x, y, batch_size, validation_data, options)
+
+    def _fit(self, model, x, y, batch_size, validation_data, options):
+        if keras.backend.backend() != "tensorflow" or options.get("validation_split"):
+            return model.fit(x, y, batch_size, validation_data=validation_data, **options)
+        parts = 0 if self.native is None else self.num_replicas
+        own = ("sample_weight", "class_weight", "shuffle")
+        given = {"shuffle": True} | {name: options.pop(name) for name in own if name in options}
+        given |= {"batch_size": batch_size, "steps_per_epoch": options.get("steps_per_epoch")}
+        training = keras_private.without_autotuning(x, y, parts=parts, **given)
+        size = options.pop("validation_batch_size", None) or batch_size
+        if validation_data is not None:
+            data = keras.utils.unpack_x_y_sample_weight(validation_data)
+            given = {"parts": min(parts, 1), "batch_size": size}  # the last one may be uneven
+            validation_data = keras_private.without_autotuning(*data, **given)
+        return model.fit(training, validation_data=validation_data, **options)
 
     def _check_loss(self, model):
         outputs = getattr(model, "outputs", None) or []  # of a subclassed model unknown
@@ -175,26 +186,32 @@ class Strategy:
         for index, loss in enumerate(losses if self.num_replicas > 1 else ()):
             reduction = getattr(loss, "reduction", "sum" if loss is None else "mean")
             mask = keras_private.get_keras_mask(outputs[index]) if index < len(outputs) else None
-            is_masked = mask is not None and reduction not in ("sum", "none", None)
-            if is_masked or reduction == "mean_with_sample_weight":
-                raise ValueError(
-                    f"On TensorFlow, each device divides a loss by the number of its own examples. "
-                    f"Received: {model.name!r}, whose loss is a mean over "
-                    f"{'positions that a mask shows' if is_masked else 'sample weights'}. Use the "
-                    f'strategy "one", JAX, or a loss with the reduction "sum".'
-                )
+            kinds = {
+                "positions that a mask shows": mask is not None,
+                "classes but `ignore_class`": getattr(loss, "ignore_class", None) is not None,
+                "sample weights": reduction == "mean_with_sample_weight",
+            }
+            kind = " and ".join(kind for kind, found in kinds.items() if found)
+            valid = not kind or reduction in ("sum", "none", None)
+            expected = "one that each device can divide by its own examples, and not a mean over "
+            expected += f'{kind}. Use the strategy "one", JAX, or the reduction "sum"'
+            require(valid, expected, loss=loss)
 
-    def _check_optimizer(self, optimizer):
-        scales = hasattr(optimizer, "inner_optimizer") and self.num_replicas > 1
-        steps = getattr(optimizer, "gradient_accumulation_steps", None)
-        if scales or steps:
-            raise ValueError(
-                f"On TensorFlow, devices cannot share an optimizer that scales the loss (an "
-                f"overflow on one replica would be applied, or block the others), nor one that "
-                f"accumulates gradients. Received: {type(optimizer).__name__}, "
-                f"gradient_accumulation_steps={steps}, and the strategy {self.name!r}. Use "
-                f'mixed_bfloat16, more devices, the strategy "one", or JAX.'
-            )
+    def _check_step(self, model):
+        optimizer = model.optimizer
+        several = self.num_replicas > 1
+        frequency = getattr(optimizer, "use_ema", False) and optimizer.ema_overwrite_frequency
+        kinds = {
+            # an overflow on one replica would be applied, or block the others
+            "scaling of the loss": several and hasattr(optimizer, "inner_optimizer"),
+            "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
+            "ema_overwrite_frequency (use SwapEMAWeights)": frequency,
+            "steps_per_execution": several and model.steps_per_execution > 1,
+            "jit_compile": several and self.name == "mirrored" and model.jit_compile,
+        }
+        found = " or ".join(kind for kind, value in kinds.items() if value)
+        expected = f'compiled without {found} on TensorFlow. Use mixed_bfloat16, "one" or JAX'
+        require(not found, expected, model=model)
 
     def check_batch(self, size: int | None) -> None:
         """Raise a `ValueError` unless `size` examples, None: of unknown number, split evenly."""
@@ -225,18 +242,6 @@ class Strategy:
             self.check_batch(size)
 
 
-def _fit_without_autotuning(model, x, y, batch_size, validation_data, options):
-    own = ("sample_weight", "class_weight", "shuffle")
-    given = {"shuffle": True} | {name: options.pop(name) for name in own if name in options}
-    given |= {"batch_size": batch_size, "steps_per_epoch": options.get("steps_per_epoch")}
-    training = keras_private.without_autotuning(x, y, **given)
-    size = options.pop("validation_batch_size", None) or batch_size
-    if validation_data is not None:
-        parts = keras.utils.unpack_x_y_sample_weight(validation_data)
-        validation_data = keras_private.without_autotuning(*parts, batch_size=size)
-    return model.fit(training, validation_data=validation_data, **options)
-
-
 def _is_built_under(native, model):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -251,7 +256,7 @@ def _is_built_under(native, model):
 
 
 @contextlib.contextmanager
-def _synchronized(model: keras.Model) -> Iterator[None]:
+def _synchronized(model: keras.Model, num_replicas: int) -> Iterator[None]:
     """Make a step on replicas of tf.distribute equal the step of one device.
 
     In Keras's own, normalizations see their replica's examples only, and an optimizer clips each
@@ -262,6 +267,8 @@ def _synchronized(model: keras.Model) -> Iterator[None]:
             for layer in keras_private.batch_normalizations(model):
                 stack.callback(setattr, layer, "synchronized", layer.synchronized)
                 layer.synchronized = True
+                if num_replicas > 1:
+                    stack.enter_context(keras_private.refused_masks(layer))
             optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
             if optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm:
                 stack.enter_context(keras_private.clipped_after_sum(optimizer))

@@ -110,6 +110,34 @@ def fit_images(devices, num_validation):
     return model, history.history
 
 
+class Views(keras.utils.PyDataset):
+    """Batches that are views of arrays."""
+
+    def __init__(self, *arrays):
+        super().__init__()
+        self.arrays = arrays
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return tuple(array[8 * index : 8 * index + 8] for array in self.arrays)
+
+
+def overwritten(devices):
+    """Return by how much a training and a validation change arrays of which batches are views."""
+    memory = np.zeros(2 * 32 * 16 + 16, "float32")
+    start = -memory.ctypes.data // 4 % 16  # TensorFlow copies what 64 bytes do not align
+    x, y = memory[start : start + 2 * 32 * 16].reshape(2, 32, 16)
+    x[:], y[:] = np.random.default_rng(0).normal(size=(2, 32, 16))
+    before = [x.copy(), y.copy()]
+    with devices.scope():
+        model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16)])
+        model.compile("sgd", "mae")
+    devices.fit(model, Views(x, y), validation_data=Views(x, y), verbose=0, shuffle=False)
+    return max_deviation([x, y], before)
+
+
 def probe_values(model):
     """Return the values of all probes and of the lesions."""
     from zoo import callbacks
@@ -169,6 +197,7 @@ def deviations(names):
             "language losses": max_deviation(losses, two_losses),
             "language weights and states": max_deviation(values(one_language), values(language)),
             "perplexity": abs(perplexity(language) / one_perplexity - 1),
+            "arrays of views": overwritten(devices),
             "probes": max_deviation(probes, probe_values(model)),
         }
     return found

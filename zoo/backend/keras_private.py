@@ -22,6 +22,8 @@ from keras.src.random.seed_generator import global_seed_generator as global_seed
 from keras.src.saving.serialization_lib import SafeModeScope as SafeModeScope
 from keras.src.trainers.data_adapters import get_data_adapter
 
+from zoo.checks import require
+
 CALL_CONTEXT = "current_call_ctx"  # what hands `training` to inner layers
 CATCHES_INTERRUPTS = "_maybe_warn_inputs_struct_mismatch"  # a function with a bare `except:`
 
@@ -191,7 +193,18 @@ def path_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> str:
 
 
 @contextlib.contextmanager
-def clipped_after_sum(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+def _replaced(target, functions):
+    # past Keras's own `__setattr__`, which would track the functions as state
+    for name, function in functions.items():
+        object.__setattr__(target, name, function)
+    try:
+        yield
+    finally:
+        for name in functions:
+            object.__delattr__(target, name)
+
+
+def clipped_after_sum(optimizer: Any) -> contextlib.AbstractContextManager:
     """Within the context, clip gradients after the sum over TensorFlow's replicas, not before."""
     clip = optimizer._clip_gradients
     all_reduce = optimizer._all_reduce_sum_gradients
@@ -200,32 +213,54 @@ def clipped_after_sum(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         pairs = all_reduce([(gradient, None) for gradient in gradients])
         return clip([gradient for gradient, _ in pairs])
 
-    # past Keras's own `__setattr__`, which would track the functions as state
-    object.__setattr__(optimizer, "_clip_gradients", sum_and_clip)
-    object.__setattr__(optimizer, "_all_reduce_sum_gradients", lambda pairs: pairs)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "_clip_gradients")
-        object.__delattr__(optimizer, "_all_reduce_sum_gradients")
+    functions = {"_clip_gradients": sum_and_clip, "_all_reduce_sum_gradients": lambda pairs: pairs}
+    return _replaced(optimizer, functions)
 
 
-def without_autotuning(x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
+def refused_masks(layer: Any) -> contextlib.AbstractContextManager:
+    """Within the context, refuse masked batch normalization, which Keras does not synchronize."""
+    moments = layer._moments
+
+    def unmasked_moments(inputs, mask):
+        expected = 'None on several devices of TensorFlow. Use the strategy "one", or JAX'
+        require(mask is None, expected, mask=mask)
+        return moments(inputs, None)
+
+    return _replaced(layer, {"_moments": unmasked_moments})
+
+
+def without_autotuning(
+    x: Any, y: Any = None, sample_weight: Any = None, parts: int = 0, **options: Any
+) -> Any:
     """Return data for `fit` or `evaluate` on TensorFlow that are read without tf.data's autotuning.
 
     At the end of its data an iterator waits for the autotuning thread, which often misses the
     signal to stop and sleeps on, for about as long as the iterator lived and at most a minute.
     `options` are `batch_size`, `shuffle`, `class_weight` and `steps_per_epoch`, as in `fit`.
+
+    With `parts`, batches are copies that split into so many equal ones: a replica overwrites its
+    shard, whose memory may be that of arrays which a generator or `PyDataset` gives views of.
     """
     import tensorflow as tf
 
     adapter = get_data_adapter(x, y, sample_weight, **options)
     with_autotuning = adapter.get_tf_dataset
 
+    def copy(tensor):
+        return tensor if tensor.dtype == tf.variant else tf.raw_ops.DeepCopy(x=tensor)
+
+    def copies(*batch):
+        first = tf.nest.flatten(batch)[0]
+        if isinstance(first, tf.Tensor):
+            message = f"Expected batches that {parts} devices can split evenly."
+            tf.debugging.assert_equal(tf.shape(first)[0] % parts, 0, message)
+        return tf.nest.map_structure(copy, batch, expand_composites=True)
+
     def get_tf_dataset():
         chosen = tf.data.Options()
         chosen.autotune.enabled = False
-        return with_autotuning().with_options(chosen)
+        dataset = with_autotuning().with_options(chosen)
+        return dataset.map(copies) if parts else dataset
 
     adapter.get_tf_dataset = get_tf_dataset
     return adapter
