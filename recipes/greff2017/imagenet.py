@@ -315,7 +315,7 @@ def table1b(seeds):
             "data": seeds[0]["data"],
             **plots.over_seeds(f"{metric_of(seeds[0]).replace('_', ' ')} (%)", values),
             "training loss": round(float(loss), 5),
-            "paper": paper,
+            "paper: top-5 error of ILSVRC (%)": paper,
             "paper's deviation": deviation,
         }
 
@@ -519,9 +519,9 @@ EXPERIMENT = Experiment(
     scales=SCALES,
     measure=measure,
     artifacts=[
-        Artifact("table1b", "ILSVRC top-5 error of six networks", table1b),
+        Artifact("table1b", "validation error with and without normalization", table1b),
         Artifact("fig3", "estimation error of ResNet-50", fig3),
-        Artifact("fig5", "ILSVRC curves", fig5),
+        Artifact("fig5", "validation error and training loss by epoch", fig5),
         Artifact("section3.2", MEANS, section3_2),
     ],
     claims=CLAIMS,
