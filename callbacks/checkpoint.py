@@ -98,12 +98,7 @@ class Resume(keras.callbacks.Callback):
         if not self.path.exists():
             return
         metadata, arrays = self._load()
-        saved = [state.pop("class", None) for state in metadata["callbacks"]]
-        own = [type(callback).__name__ for callback in self.track]
-        pairs = zip(saved, own, strict=False)  # None: of a file that has no names
-        valid = len(saved) == len(own) and all(a in (None, b) for a, b in pairs)
-        expected = f"those that wrote {self.path}, {saved}. Delete the file to start from scratch"
-        require(valid, expected, track=own)
+        self._check_track([state.pop("class", None) for state in metadata["callbacks"]])
         values = [value for key, value in arrays.items() if key.startswith("v")]
         variables = self._variables()
         same = [tuple(v.shape) for v in variables] == [value.shape for value in values]
@@ -116,7 +111,13 @@ class Resume(keras.callbacks.Callback):
                 if name.startswith(f"c{i:03d}."):
                     state.setdefault(name.split(".")[1], []).append(array)
             vars(callback).update({key: state[key] for key in _state_of(callback) if key in state})
-        rng, seed = metadata["torch_rng"], arrays.get("seed")
+        self._restore_random(metadata["torch_rng"], arrays.get("seed"))
+        self.history = metadata["history"]  # Keras clears its History after this hook
+        # Keras would look at `stop_training` after one more batch only
+        epoch = self.params["epochs"] if metadata["stop"] else metadata["epoch"]
+        keras_private.set_initial_epoch(self.model, epoch)
+
+    def _restore_random(self, rng, seed):
         if keras.backend.backend() == "torch" and rng:
             torch = sys.modules["torch"]
             states = [torch.tensor([*bytes.fromhex(s)], dtype=torch.uint8) for s in rng.split()]
@@ -124,10 +125,13 @@ class Resume(keras.callbacks.Callback):
             torch.cuda.set_rng_state_all(states[1 : 1 + torch.cuda.device_count()])
         if seed is not None:
             keras_private.global_seed_generator().state.assign(seed)
-        self.history = metadata["history"]  # Keras clears its History after this hook
-        # Keras would look at `stop_training` after one more batch only
-        epoch = self.params["epochs"] if metadata["stop"] else metadata["epoch"]
-        keras_private.set_initial_epoch(self.model, epoch)
+
+    def _check_track(self, saved):
+        own = [type(callback).__name__ for callback in self.track]
+        pairs = zip(saved, own, strict=False)  # None: of a file that has no names
+        valid = len(saved) == len(own) and all(a in (None, b) for a, b in pairs)
+        expected = f"those that wrote {self.path}, {saved}. Delete the file to start from scratch"
+        require(valid, expected, track=own)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Restore the history; a later `fit` starts from its own first epoch."""

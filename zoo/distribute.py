@@ -186,9 +186,10 @@ class Strategy:
         for index, loss in enumerate(losses if self.num_replicas > 1 else ()):
             reduction = getattr(loss, "reduction", "sum" if loss is None else "mean")
             mask = keras_private.get_keras_mask(outputs[index]) if index < len(outputs) else None
+            ignored = getattr(loss, "ignore_class", None)
             kinds = {
                 "positions that a mask shows": mask is not None,
-                "classes but `ignore_class`": getattr(loss, "ignore_class", None) is not None,
+                "examples of other classes than `ignore_class`": ignored is not None,
                 "sample weights": reduction == "mean_with_sample_weight",
             }
             kind = " and ".join(kind for kind, found in kinds.items() if found)
@@ -200,17 +201,18 @@ class Strategy:
     def _check_step(self, model):
         optimizer = model.optimizer
         several = self.num_replicas > 1
+        scaled = hasattr(optimizer, "inner_optimizer")
         frequency = getattr(optimizer, "use_ema", False) and optimizer.ema_overwrite_frequency
         kinds = {
             # an overflow on one replica would be applied, or block the others
-            "scaling of the loss": several and hasattr(optimizer, "inner_optimizer"),
+            "scaling of the loss (use mixed_bfloat16)": several and scaled,
             "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
             "ema_overwrite_frequency (use SwapEMAWeights)": frequency,
             "steps_per_execution": several and model.steps_per_execution > 1,
             "jit_compile": several and self.name == "mirrored" and model.jit_compile,
         }
         found = " or ".join(kind for kind, value in kinds.items() if value)
-        expected = f'compiled without {found} on TensorFlow. Use mixed_bfloat16, "one" or JAX'
+        expected = f'compiled without {found} on TensorFlow. Use the strategy "one", or JAX'
         require(not found, expected, model=model)
 
     def check_batch(self, size: int | None) -> None:

@@ -141,7 +141,7 @@ def test_batches_and_optimizers_that_replicas_cannot_share_are_refused(mirrored,
     monkeypatch.setattr(mirrored, "num_replicas", 3)
     with mirrored.scope():
         model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
-    with pytest.raises(ValueError, match="without scaling of the loss.*Use mixed_bfloat16"):
+    with pytest.raises(ValueError, match="without scaling of the loss .use mixed_bfloat16"):
         mirrored.fit(model, X[:6], Y[:6], 3)
     with pytest.raises(ValueError, match="validation_data.*Received: validation_split=0.5"):
         mirrored.fit(model, X[:6], Y[:6], 3, validation_split=0.5)
@@ -221,7 +221,7 @@ def test_data_and_losses_that_replicas_would_train_otherwise_are_refused(mirrore
         mirrored.fit(embedded, X[:6], X[:6], 3)
     with pytest.raises(ValueError, match="a mean over sample weights. Use the strategy"):
         mirrored.fit(weighted, X[:6], Y[:6], 3)
-    with pytest.raises(ValueError, match="a mean over classes but `ignore_class`"):
+    with pytest.raises(ValueError, match="over examples of other classes than `ignore_class`"):
         mirrored.fit(ignoring, X[:6], Y[:6], 3)
 
 
@@ -252,7 +252,7 @@ def test_masked_normalization_is_refused_on_several_devices(mirrored, monkeypatc
         model.compile("sgd", "mse")
     before = model.get_weights()
     monkeypatch.setattr(mirrored, "num_replicas", 2)
-    with pytest.raises(ValueError, match="`mask` must be None on several devices"):
+    with pytest.raises(ValueError, match="`mask` must be None for .*over several devices"):
         mirrored.fit(model, X, Y, 4, verbose=0)
     np.testing.assert_equal(model.get_weights(), before)
 

@@ -222,7 +222,8 @@ def refused_masks(layer: Any) -> contextlib.AbstractContextManager:
     moments = layer._moments
 
     def unmasked_moments(inputs, mask):
-        expected = 'None on several devices of TensorFlow. Use the strategy "one", or JAX'
+        expected = f"None for {layer.name!r}: TensorFlow does not synchronize masked normalization "
+        expected += 'over several devices. Use the strategy "one", or JAX'
         require(mask is None, expected, mask=mask)
         return moments(inputs, None)
 
