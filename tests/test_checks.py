@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 
 import zoo
+from helpers.harness import slow_elsewhere
 from zoo import checks
 from zoo.datasets.batches import Batches
 
 EIGHT = np.int64(8)
 
 
+@slow_elsewhere
 @pytest.mark.parametrize(
     "build",
     [

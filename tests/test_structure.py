@@ -20,7 +20,7 @@ import zipfile
 
 import pytest
 
-from helpers.harness import ROOT, few_elsewhere, fresh_python, without_backend
+from helpers.harness import ROOT, few_elsewhere, fresh_python, slow_elsewhere, without_backend
 
 PACKAGES = {"zoo": "zoo", "applications": "zoo.applications", "callbacks": "zoo.callbacks"}
 FOLDERS = [*PACKAGES, "recipes"]
@@ -249,6 +249,7 @@ print(json.dumps({"added": added, "modules": modules}))
 """
 
 
+@slow_elsewhere
 def test_import_zoo_adds_its_own_modules_to_those_of_keras_and_shows_public_names(backend):
     done = fresh_python(IMPORT_ZOO, block=HEAVY - {backend})
     found = json.loads(done.stdout.splitlines()[-1])

@@ -157,7 +157,7 @@ np.save(sys.argv[1] + "/y.npy", np.stack([model.predict(v, verbose=0) for v in x
 """
 
 
-@slow_elsewhere
+@pytest.mark.slow
 def test_a_saved_model_gives_the_same_logits_in_another_process(model, tmp_path):
     x = ids(2, BATCH, STEPS)
     model.compile("sgd", loss=sequence_nll)

@@ -67,6 +67,7 @@ def columns(table, *names):
     return np.array([[row.value for row in table.of_probe(name)] for name in names]).T
 
 
+@slow_elsewhere
 def test_a_language_model_s_lesions_have_losses_and_distances_without_labels(model):
     intact = log_probabilities(model)
     others = [intact] + [log_probabilities(zoo.graph.lesion(model, name)) for name in NAMES]
@@ -112,6 +113,7 @@ def test_sample_weights_and_ignored_classes_weigh_an_example_s_positions(model):
         callbacks.lesions(model, (X, Y, 0 * weights), LOSS)
 
 
+@slow_elsewhere
 def test_borderline_examples_of_a_language_model_are_positions(model):
     p = np.exp(log_probabilities(model))
     true = np.take_along_axis(p, Y[..., None], -1)[..., 0]

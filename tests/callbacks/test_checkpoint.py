@@ -266,6 +266,7 @@ def test_a_metric_that_the_logs_lack_is_named():
         fit(dropout_model(), 1, zoo.callbacks.checkpoint.BestWeights("val_loss"))
 
 
+@slow_elsewhere
 def test_a_flipped_bit_of_the_best_weights_is_noticed_before_training(tmp_path):
     best = zoo.callbacks.checkpoint.BestWeights("loss")
     fit(dropout_model(), 1, best, Resume(tmp_path / "state.npz", [best]))
@@ -387,6 +388,7 @@ def test_keras_s_callbacks_resume_as_in_an_uninterrupted_training(tmp_path, name
     assert float(model.optimizer.learning_rate) == float(whole.optimizer.learning_rate)
 
 
+@slow_elsewhere
 def test_a_resumed_training_keeps_the_best_model_and_knows_where_it_stopped(tmp_path):
     best = {"monitor": "score", "mode": "min"}
     for epochs in (5, 7):
@@ -399,6 +401,7 @@ def test_a_resumed_training_keeps_the_best_model_and_knows_where_it_stopped(tmp_
         assert (save.best, stop.stopped_epoch) == (0.8, 3)
 
 
+@slow_elsewhere
 def test_callbacks_forget_the_training_of_another_model():
     best = zoo.callbacks.checkpoint.BestWeights("loss")
     fit(dropout_model(), 3, best)

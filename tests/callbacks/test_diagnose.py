@@ -41,6 +41,7 @@ def report():
     return zoo.callbacks.diagnose(chain(KERNELS), X, batch_size=16)
 
 
+@slow_elsewhere
 def test_blocks_of_known_functions_get_their_verdicts(report):
     assert [row.verdict for row in report.verdicts] == [*KERNELS]
     assert report.blocks("undoes") == ["undoes"]
@@ -79,6 +80,7 @@ def test_labels_tell_whether_a_block_moves_against_the_loss():
     assert losses[report.verdicts[1].block] < losses[None]  # it is better without
 
 
+@slow_elsewhere
 def test_lesions_are_measured_on_a_random_sample():
     report = zoo.callbacks.diagnose(chain(KERNELS), X, lesion_examples=12, seed=3)
     chosen = np.argsort(np.random.default_rng(3).random(24))[:12]
@@ -155,6 +157,7 @@ def test_a_sequential_model_is_diagnosed():
     assert [row.block for row in report.verdicts] == ["highway0", "highway1"]
 
 
+@slow_elsewhere
 def test_a_network_before_training_has_no_idle_blocks():
     top = layers.Dense(3, "softmax")
     model = chain({f"block{i}": 0.3 * TURN for i in range(5)}, top)
@@ -230,6 +233,7 @@ def test_of_a_constant_output_no_block_is_called_idle(activation, bias):
     assert "prune_blocks" not in str(report)
 
 
+@slow_elsewhere
 def test_equal_outputs_of_equal_inputs_and_idle_blocks_are_no_constant():
     idle = chain({"block": 0 * TURN})
     for x in (X, np.ones_like(X)):
@@ -440,6 +444,7 @@ def test_a_plan_takes_the_statistics_of_batches(kind):
     assert [*zoo.callbacks.depth_plan(model, X, 0.5)] == ["turn"]
 
 
+@slow_elsewhere
 def test_a_plan_takes_the_statistics_of_batches_inside_of_blocks():
     x = inputs = keras.Input((6, 6, 3))
     for i in range(2):

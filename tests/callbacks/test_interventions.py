@@ -58,6 +58,7 @@ def test_a_sweep_of_exits_equals_networks_without_the_later_blocks(model):
     np.testing.assert_allclose(pairs(table, "exit")[1:], exits, rtol=1e-4)
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("skip", [lambda x: 0.5 * x, layers.Identity()], ids=["scaled", "layer"])
 def test_exits_leave_out_blocks_whose_skip_is_more_than_their_input(skip):
     inputs = x = keras.Input((4,))

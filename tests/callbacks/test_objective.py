@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import reference
-from helpers.harness import without_backend
+from helpers.harness import slow_elsewhere, without_backend
 from helpers.reference import relu, sigmoid
 from helpers.reference_highway import CLASSES, X, Y, cosines, highway_model
 from zoo import callbacks
@@ -62,6 +62,7 @@ def test_a_sigmoid_s_confident_mistakes_have_the_gradient_of_their_logits():
     np.testing.assert_allclose(table.values("cosine_loss")["sum"], expected, rtol=1e-4)
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 @pytest.mark.parametrize("loss", [None, "binary_crossentropy"])
 def test_one_sigmoid_output_has_the_accuracy_and_loss_that_keras_has(shape, loss):
@@ -168,6 +169,7 @@ MEASUREMENTS = [
 ]
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("measure", MEASUREMENTS)
 @pytest.mark.parametrize("label", [-1, CLASSES, 99, 0.5, np.nan])
 def test_labels_out_of_range_are_refused_before_any_work(measure, label):
@@ -185,6 +187,7 @@ def test_labels_of_binary_cross_entropy_lie_between_0_and_1(labels):
         callbacks.lesions(model, (X, labels))
 
 
+@slow_elsewhere
 def test_smoothed_one_hot_labels_have_keras_s_loss():
     model, _ = one_block(CLASSES, "softmax")
     loss = keras.losses.CategoricalCrossentropy(label_smoothing=0.1)
@@ -289,6 +292,7 @@ LABELS = np.random.default_rng(5).integers(0, 2, (7, 4))
 FROM_LOGITS = keras.losses.BinaryCrossentropy(from_logits=True)
 
 
+@slow_elsewhere
 @pytest.mark.parametrize(
     "end, loss", [("dense", None), ("operation", "binary_crossentropy"), (None, FROM_LOGITS)]
 )
@@ -344,6 +348,7 @@ def own_loss(labels, logits):
     return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("kind", ["own loss", "own softmax"])
 def test_class_indices_or_a_loss_of_probabilities_tell_a_classifier(kind):
     softmax, _ = one_block(CLASSES, "softmax")

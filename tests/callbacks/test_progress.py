@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 from keras import layers
 
-from helpers.harness import without_backend
+from helpers.harness import slow_elsewhere, without_backend
 from zoo import callbacks
 from zoo.callbacks import training
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("interval, between", [(20.0, 0), (-1.0, 8)])
 def test_a_training_prints_a_line_for_each_epoch_and_those_that_are_due(
     interval, between, monkeypatch, capsys

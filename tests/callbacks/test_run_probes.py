@@ -45,6 +45,7 @@ def test_probes_in_training_measure_what_a_later_run_measures(tmp_path):
     assert len(rows) == 4 and rows[0]["loss"]
 
 
+@slow_elsewhere
 def test_a_second_training_begins_the_table_again():
     model = small_model()
     model.compile("sgd", "sparse_categorical_crossentropy")
@@ -80,6 +81,7 @@ def test_a_data_loader_to_probe_changes_no_number_of_torch():
     assert numbers[0] == numbers[1]
 
 
+@slow_elsewhere
 def test_a_resumed_training_keeps_the_rows_of_earlier_epochs(tmp_path):
     epochs = []
     for _ in range(2):  # two processes

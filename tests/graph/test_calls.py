@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers import reference
-from helpers.harness import without_backend
+from helpers.harness import slow_elsewhere, without_backend
 from zoo.graph.calls import Graph, activation_of, rebuild, rewire
 
 
@@ -112,6 +112,7 @@ class Owner(keras.layers.Layer):
         return y + self.dense(y)
 
 
+@slow_elsewhere
 @pytest.mark.filterwarnings("ignore:The structure of", "ignore:When providing `inputs` as a dict")
 @pytest.mark.parametrize("declared", STRUCTURES)
 def test_inputs_of_a_nested_model_are_not_mixed_up(declared):

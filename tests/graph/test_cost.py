@@ -68,6 +68,7 @@ class Recurrent(layers.Layer):
 ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 features; QK^T and AV
 
 
+@slow_elsewhere
 @pytest.mark.parametrize(
     "layer, shapes, by_hand",
     [

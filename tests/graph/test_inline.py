@@ -168,6 +168,7 @@ Tied = with_call(
 )
 
 
+@slow_elsewhere
 @pytest.mark.parametrize(
     "make, reason",
     [
@@ -605,6 +606,7 @@ def test_a_stateful_recurrence_inside_an_opened_layer_is_saved_with_its_states(t
     np.testing.assert_allclose(array(loaded(x)), array(opened(x)), atol=1e-6)
 
 
+@slow_elsewhere
 def test_what_a_trace_does_not_show_is_seen_in_a_deep_and_wide_network():
     inputs = x = keras.Input((3, 256))
     for number in range(40):

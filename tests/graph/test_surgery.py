@@ -11,7 +11,7 @@ from keras import layers, ops
 
 import zoo
 from helpers import families, reference
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo import callbacks
 from zoo.graph.cost import cost
 from zoo.graph.surgery import random_order
@@ -409,6 +409,7 @@ def test_random_orders_have_the_kendall_tau_of_their_swaps():
     assert tau == -1.0 and order == {"a": "b", "b": "a"}
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("name", ["vit", *few_elsewhere(["vit_det", "llama", "gemma"], [])])
 def test_pruned_networks_of_layers_with_incomplete_configurations_are_saved(name, tmp_path):
     if name == "gemma" and keras.backend.backend() != "torch":
@@ -556,6 +557,7 @@ HOLDERS = {
 }
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
 def test_a_pruned_network_has_its_own_weights_at_any_depth(hold):
     inputs = keras.Input((4,))
@@ -709,6 +711,7 @@ def test_a_pruned_network_has_a_kernel_of_its_own_that_an_operation_reads():
     assert not np.allclose(ops.convert_to_numpy(pruned(words)), before)
 
 
+@slow_elsewhere
 def test_a_pruned_language_model_of_keras_hub_generates(tmp_path):
     models = pytest.importorskip("keras_hub").models
     backbone = models.GPT2Backbone(

@@ -12,7 +12,7 @@ from keras import layers, ops
 import zoo
 from helpers import reference
 from helpers.families import Adding
-from helpers.harness import few_elsewhere
+from helpers.harness import few_elsewhere, slow_elsewhere
 from zoo.graph.blocks import find_blocks
 
 X = reference.images(4, 5)
@@ -78,6 +78,7 @@ def test_no_attribute_changes_not_even_from_within_a_layer_s_call(function, monk
         assert {id(v) for v in result.weights} == {id(v) for v in model.weights}
 
 
+@slow_elsewhere
 @pytest.mark.parametrize("shared", few_elsewhere([True, False], [True]))
 @pytest.mark.parametrize("function", [zoo.graph.cost, zoo.graph.inline])
 def test_four_threads_at_once_while_a_fifth_calls_a_layer(function, shared):

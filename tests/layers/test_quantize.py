@@ -7,7 +7,7 @@ from keras import ops
 
 import zoo
 from helpers import reference
-from helpers.harness import few_elsewhere, slow_elsewhere
+from helpers.harness import slow_elsewhere
 from zoo.io import load_model
 
 IMAGES, VECTORS = (8, 8, 4), (8,)
@@ -24,8 +24,9 @@ LAYERS = {
 CASES = ["dense int4", "dense float8", *(f"{name} int8" for name in LAYERS)]
 
 
+@slow_elsewhere
 @pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
-@pytest.mark.parametrize("case", few_elsewhere(CASES, ["dense float8", "stack int8", "block int8"]))
+@pytest.mark.parametrize("case", CASES)
 def test_a_quantized_model_is_saved_and_loaded(case, tmp_path):
     name, mode = case.split()
     make, shape = LAYERS[name]

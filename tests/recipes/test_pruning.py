@@ -9,6 +9,7 @@ import torch
 
 import zoo
 from helpers import reference
+from helpers.harness import slow_elsewhere
 from helpers.test_data import write_images
 from zoo import callbacks
 from zoo.graph import cost
@@ -38,6 +39,7 @@ def case(tmp_path):
     return depth.Case(settings, run, run.load_images(settings), 20), peer
 
 
+@slow_elsewhere
 def test_a_network_with_fewer_channels_is_that_of_torch_pruning(case):
     case, peer = case
     widths = peer.prune_channels(0.3)

@@ -166,9 +166,10 @@ def test_without_network_and_text_the_embedded_corpus_is_used_and_named(tmp_path
     assert run.deviations == ["pydoc instead of Penn Treebank"] and run.data == ["pydoc"]
 
 
+@slow_elsewhere
 def test_sampling_continues_the_text_with_words_of_the_vocabulary():
     vocabulary = Vocabulary.from_texts("the company said <unk> the company is not")
-    model = zoo.char_lm("small", vocabulary=vocabulary)
+    model = zoo.char_lm("small", vocabulary=vocabulary, filters=(8, 8), units=16)
     for text in ("the company", "the unhappy company", ""):  # with the characters of `unhappy`
         answer = generate(model, vocabulary, text, num_words=12, seed=1)
         assert answer.startswith(text)
@@ -180,7 +181,7 @@ def test_sampling_continues_the_text_with_words_of_the_vocabulary():
 @slow_elsewhere
 def test_a_word_outside_the_vocabulary_is_read_by_its_characters():
     vocabulary = Vocabulary.from_texts(" ".join("abcdefghijklmnop") + " <unk>")
-    model = zoo.char_lm("small", vocabulary=vocabulary)
+    model = zoo.char_lm("small", vocabulary=vocabulary, filters=(8, 8), units=16)
     for weight in model.trainable_weights:
         weight.assign(30 * weight)  # words matter to the next ones
     texts = "abba", "pope", "<unk>", "ab世ba", "世界"  # 世 is not in the vocabulary

@@ -86,6 +86,7 @@ def test_networks_are_compared_and_found_again_by_the_study_of_noise(run, tmp_pa
     check(noise_stability.EXPERIMENT, measured, tmp_path / "stable")
 
 
+@slow_elsewhere
 def test_weights_through_training_are_those_of_the_epochs(run):
     settings = tiny(plain_vs_residual, epochs=3, networks=("plain",), train_examples=20)
 
@@ -272,6 +273,7 @@ def test_initial_penalties_are_table_4_s_and_their_ratio_is_268():
     assert plain / residual == pytest.approx(268, rel=0.1)
 
 
+@slow_elsewhere
 def test_cushions_of_equal_networks_differ_by_the_kernel_s_norm_alone():
     model = networks.build("residual", 8, (8, 8, 3), 10, (4, 4, 8))
     cushions, norms = [], []

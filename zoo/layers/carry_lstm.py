@@ -132,3 +132,7 @@ class ExplicitState(Configured):
     def call(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the outputs and the last state."""
         return self.lstm.run(x, h, c)
+
+    def compute_output_shape(self, x_shape: Shape, h_shape: Shape, c_shape: Shape) -> list[Shape]:
+        """Return the shapes of the outputs and of the last state."""
+        return [(*x_shape[:2], self.lstm.units), h_shape, c_shape]
