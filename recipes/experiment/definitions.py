@@ -11,8 +11,9 @@ from scipy import stats
 
 # Numbers of seeds at which a verdict is taken, and its probability of error. They add up to 5 %.
 LOOKS = {3: 0.025, 4: 0.0125, 5: 0.00625, 8: 0.00625}
-REPLICATION = tuple(range(200, 210))  # seeds of a replication, which has one verdict, of all
-LEVELS = LOOKS | {len(REPLICATION): 0.05}
+# Seeds of the scales that repeat a miniature: each has one verdict, of all of them.
+REPLICATIONS = {"replication": tuple(range(200, 210)), "replication60": tuple(range(300, 360))}
+LEVELS = LOOKS | {len(seeds): 0.05 for seeds in REPLICATIONS.values()}
 PRECISIONS = ("float32", "float64", "mixed_bfloat16", "mixed_float16")
 
 # What `measure` returned: numbers, texts, lists of these, NumPy arrays, and dictionaries of all.
@@ -304,6 +305,6 @@ class Experiment:
     def looks(self, scale: str) -> Sequence[tuple[int, ...]]:
         """Return the seeds with which a claim is measured, in turn, until it `is_settled`.
 
-        The scale "replication" has one verdict, of seeds that are fixed beforehand.
+        A replication has one verdict, of seeds that are fixed beforehand.
         """
-        return [REPLICATION] if scale == "replication" else self.scales[scale].looks
+        return [REPLICATIONS[scale]] if scale in REPLICATIONS else self.scales[scale].looks

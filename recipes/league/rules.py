@@ -64,6 +64,7 @@ MINIATURE = (  # those that claims read, and "pre_more"
     *("pre", "pre_again", "pre_more", "scaled", "post", "keel", "lns", "dhc", "dhc4", "dhc1"),
     *("mhc", "mhc_identity", "attnres", "laurel", "coupled", "denseformer", "value"),
 )
+REPLICATED = ("pre", "pre_again", "scaled", "keel", "attnres", "coupled", "denseformer", "value")
 SAME_RATE = {"pre_again": "pre", "pre_more": "pre"}
 MORE = {"pre_more": 1.05}  # ours: multiply-adds over those of "pre"; of other entries 1
 DEEP = {"width": 32, "depth": 32, "heads": 2}  # ours: 64 sub-layers
@@ -92,7 +93,7 @@ class Sizes(experiment.Settings):
 
 
 class Settings(Sizes):
-    """Settings of the league; "replication" is "miniature" with other seeds, see docs/league.md."""
+    """Settings of the league; replications are "miniature" with other seeds, see docs/league.md."""
 
     entries: tuple[str, ...] = setting(tuple(ENTRIES), "Networks to train.", [*ENTRIES])
     rates: tuple[float, ...] = setting(
@@ -125,6 +126,7 @@ SCALES = {
     ),
     "miniature": Settings(entries=MINIATURE, **SMALL),
     "replication": Settings(entries=tuple(n for n in MINIATURE if n != "pre_more"), **SMALL),
+    "replication60": Settings(entries=REPLICATED, **SMALL),
     "full": Settings(),
 }
 
@@ -554,7 +556,7 @@ CLAIMS = (
 )  # fmt: skip
 RATES = Experiment(
     name="league/rates",
-    scales={name: one for name, one in SCALES.items() if name != "replication"},
+    scales={name: one for name, one in SCALES.items() if "replication" not in name},
     measure=measure_rates,
     artifacts=[Artifact("rates", "Validation loss by learning rate", rates_table)],
     seeds=(100, 101),

@@ -43,7 +43,7 @@ from zoo.recipes.experiment import (
     store,
 )
 from zoo.recipes.experiment.definitions import (
-    REPLICATION,
+    REPLICATIONS,
     ImageSettings,
     difference,
     holm,
@@ -500,13 +500,14 @@ def test_a_replication_has_one_verdict_of_seeds_that_are_fixed(tmp_path, monkeyp
     assert reproduce.run_claims([], [f"--runs={tmp_path}"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("shown") == 1  # and none after 3, 4, 5 and 8 seeds
-    assert f"seeds {[*REPLICATION]}\n" in printed
+    seeds = REPLICATIONS["replication"]
+    assert f"seeds {[*seeds]}\n" in printed
     samples = [0.0, 1.0] * 5
     expected = stats.t.interval(0.95, 9, 0.5, stats.sem(samples))
     np.testing.assert_allclose(interval(samples, False), expected)
     with pytest.raises(ValueError, match=r"Received: seeds=\(200, 201, 202\)"):
         reproduce.run_claims([], [f"--runs={tmp_path}", "--seeds=200,201,202"])
-    ten = ",".join(map(str, REPLICATION))  # of another scale they would have a replication's level
+    ten = ",".join(map(str, seeds))  # of another scale they would have a replication's level
     with pytest.raises(ValueError, match="`seeds` must be at most 8"):
         reproduce.run_claims([], [f"--runs={tmp_path}", "--scale=full", f"--seeds={ten}"])
 
