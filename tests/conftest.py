@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config, items):
 
     It is torch's but for a few files, so that all suites take about as long.
     """
-    suites = dict.fromkeys(["test_structure.py"], "jax")
+    suites = dict.fromkeys(["test_structure.py", "test_experiment.py"], "jax")
     suites["test_applications.py"] = "tensorflow"
     kept, left = [], []
     for item in items:

@@ -344,6 +344,7 @@ def strategy_of(runs):
     return json.loads(path.read_text())["strategy"]
 
 
+@pytest.mark.slow
 @on_jax  # to which an environment variable gives two devices
 def test_an_experiment_trains_on_two_devices(tmp_path, noise):
     options = ["--scale=smoke", "--networks=mnist16", f"--runs={tmp_path / 'runs'}", *noise]

@@ -31,7 +31,7 @@ COUNTS = {  # blocks: sums of the opened network, composite layers of the origin
     "char_lm": (0, 0),
     "adding": (3, 3),
 }
-FEW = ["gpt2", "adding"]  # graphs are the same on all backends
+FEW = ["adding"]  # graphs are the same on all backends
 
 
 @functools.cache
