@@ -251,8 +251,7 @@ def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
         if not block.changes_shape:
             by_stage.setdefault(block.stage, []).append(block.name)
     stages = [names for names in by_stage.values() if len(names) > 1]
-    if not stages:
-        raise ValueError("Expected a stage with two blocks of one shape. Received: none such.")
+    require(stages, "one with two blocks of one shape in a stage", model=trials.model.name)
     plans: list[Plan] = []
     labels: list[Label] = []
     rows = []

@@ -4,7 +4,7 @@ import itertools
 
 import keras
 import pytest
-from keras import layers
+from keras import layers, ops
 
 import zoo
 from helpers import families
@@ -210,3 +210,41 @@ def test_a_gated_sum_whose_branches_share_the_gate_is_rejected_with_another_way_
     blocks, ((name, reason),) = find_blocks(keras.Model(inputs, y))
     assert [block.name for block in blocks] == ["residual"]
     assert name == "highway" and "x + t (h - x)" in reason
+
+
+def test_a_fourier_transform_is_a_branch_though_it_has_no_weights():
+    def mixed(x):  # as in FNet
+        real, _ = ops.fft2((x, ops.zeros_like(x)))
+        return layers.Add(name="sum")([x, real])
+
+    (block,), rejected = find_blocks(small(mixed, (6, 4)))
+    assert block.x == block.source and not rejected
+
+
+def added(x, context=None, name=None):
+    """Return x plus a dense layer of x, or plus three of x times the mean of a context."""
+    if context is None:
+        return layers.Add(name=name)([x, layers.Dense(4)(x)])
+    mean = ops.mean(layers.Dense(4)(context), axis=1, keepdims=True)
+    f = layers.Dense(4)(layers.Dense(4)(layers.Dense(4)(x)))  # x is before the context's last block
+    return layers.Add(name=name)([x, f * mean])
+
+
+@pytest.mark.parametrize("length", [3, 5])
+def test_the_blocks_of_an_encoder_and_a_decoder_are_in_two_stages(length):
+    source, target = keras.Input((5, 4)), keras.Input((length, 4))
+    encoded = added(added(source, name="encoder0"), name="encoder1")
+    decoded = added(added(target, name="decoder0"), encoded, name="decoder1")
+    blocks, _ = find_blocks(keras.Model([source, target], decoded))
+    stages = {block.name: block.stage for block in blocks}
+    first, second = sorted({*stages.values()})
+    assert (first, second) == (0, 1)
+    assert stages["encoder0"] == stages["encoder1"] != stages["decoder0"] == stages["decoder1"]
+
+
+def test_a_block_is_not_called_by_a_layer_that_later_blocks_read_too():
+    x = inputs = keras.Input((4,))
+    shared = layers.Dense(4, name="shared")(x)  # as DeBERTa's embedding of relative positions
+    for name in ("first", "second"):
+        x = layers.Add()([x, layers.Dense(4, name=name)(shared * x)])
+    assert [b.name for b in find_blocks(keras.Model(inputs, x))[0]] == ["first_sum", "second_sum"]

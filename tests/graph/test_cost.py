@@ -46,6 +46,32 @@ class Wrapped(layers.Layer):
         return keras.KerasTensor((*x.shape[:-1], 3)), keras.KerasTensor((None, 1))
 
 
+class Table(layers.Layer):
+    """A layer that returns its weight alone, whatever its input, as of relative positions."""
+
+    def build(self, shape):
+        self.table = self.add_weight((10, shape[-1]), name="table")
+
+    def call(self, x):
+        return keras.ops.multiply(self.table, 1.0)
+
+
+class Relative(layers.Layer):
+    """x times a projection of a table, as DeBERTa's attention of relative positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = Table()
+        self.projection = layers.Dense(8)
+
+    def build(self, shape):
+        self.positions.build(shape)
+        self.projection.build(shape)
+
+    def call(self, x):
+        return x * self.projection(self.positions(x))
+
+
 class Recurrent(layers.Layer):
     """A composite layer of a recurrence, attention, and one dense layer after pooling."""
 
@@ -91,6 +117,7 @@ ATTENTION = 4 * 10 * 8 * 8 + 2 * 10 * 10 * 8  # projections of 10 steps of 8 fea
         (layers.Dot(axes=-1), [(10, 8), (6, 8)], 10 * 6 * 8),
         (Wrapped(), [(10, 8)], ATTENTION + 10 * 8 * 3),
         (Scaled(), [(10, 8)], ATTENTION),
+        (Relative(), [(10, 8)], 10 * 8 * 8),
         (Recurrent(), [(10, 8)], 2 * 10 * (8 + 4) * 12 + ATTENTION + 8 * 3),
         (zoo.ResidualBlock(4, 2), [(8, 8, 2)], 4 * 4 * (9 * 2 * 4 + 9 * 4 * 4 + 2 * 4)),
         (zoo.HighwayDenseStack(units=8, depth=3), [(8,)], 3 * 2 * 8 * 8),

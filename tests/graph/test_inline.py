@@ -543,6 +543,72 @@ def test_code_that_a_trace_does_not_show_stays_whole(case):
         np.testing.assert_allclose(array(opened(x)), array(model(x)), atol=1e-6)
 
 
+class Joining(layers.Layer):
+    """Dense layer of one input, plus the other, as DeiT's output layer."""
+
+    def build(self, h_shape, x_shape):
+        self.dense = layers.Dense(x_shape[-1])
+        self.dense.build(h_shape)
+
+    def call(self, h, x):
+        return self.dense(h) + x
+
+
+def test_a_sum_whose_branch_begins_outside_of_its_layer_is_a_block():
+    inputs = keras.Input((5,))
+    h = layers.Dense(7, "relu")(inputs)
+    model = keras.Model(inputs, layers.Dense(2)(Joining(name="user")(h, inputs)))
+    opened = zoo.graph.inline(model)
+    ((block,), rejected) = find_blocks(opened)
+    assert (block.name, rejected) == ("user_dense_sum", [])
+    np.testing.assert_array_equal(array(opened(X)), array(model(X)))
+
+
+def test_layers_of_nested_models_that_have_one_name_get_others():
+    inputs = x = keras.Input((5,))
+    for _ in range(2):
+        inner = keras.Input((5,))
+        x = keras.Model(inner, Adding(name="user")(layers.Dense(5, name="same")(inner)))(x)
+    model = reference.random_weights(keras.Model(inputs, x))
+    opened = zoo.graph.inline(model)
+    assert {id(v) for v in opened.weights} == {id(v) for v in model.weights}
+    assert len(find_blocks(opened)[0]) == 2
+    np.testing.assert_array_equal(array(opened(X)), array(model(X)))
+
+
+class PerPair(layers.Layer):
+    """Dense layer of pairs of windows, which reads the number of windows."""
+
+    def build(self, shape):
+        self.dense = layers.Dense(shape[-1])
+        self.dense.build(shape)
+
+    def call(self, x):
+        count = ops.shape(x)[0]
+        pairs = ops.reshape(x, (count // 2, 2, *x.shape[1:]))
+        return ops.reshape(self.dense(pairs), (count, *x.shape[1:]))
+
+
+class Windowed(layers.Layer):
+    """x + a layer of windows of x, as in a Swin transformer."""
+
+    def build(self, shape):
+        self.inner = PerPair()
+        self.inner.build((None, 2, shape[-1]))
+
+    def call(self, x):
+        windows = ops.reshape(x, (2 * ops.shape(x)[0], 2, x.shape[-1]))
+        return x + ops.reshape(self.inner(windows), (ops.shape(x)[0], *x.shape[1:]))
+
+
+def test_layers_of_several_windows_an_example_are_opened_for_any_batch():
+    model = chain(Windowed(name="user"), shape=(4, 5))
+    opened = zoo.graph.inline(model)
+    assert len(find_blocks(opened)[0]) == 1
+    x = reference.images(3, 4, 5)
+    np.testing.assert_array_equal(array(opened(x)), array(model(x)))
+
+
 @keras.saving.register_keras_serializable("tests")
 class Saved(Adding):
     """A layer that can be saved."""
@@ -585,6 +651,28 @@ def test_training_of_a_nested_model_is_that_of_its_layers():
     expected = array(model(X))
     np.testing.assert_allclose(array(zoo.graph.rewire(model)(X)), expected, atol=1e-5)
     np.testing.assert_allclose(array(zoo.graph.inline(model)(X)), expected, atol=1e-5)
+
+
+class Normed(Adding):
+    """x + a normalization of it."""
+
+    def build(self, shape):
+        self.norm = layers.BatchNormalization(momentum=0.5)
+        self.norm.build(shape)
+
+    def call(self, x):
+        return x + self.norm(x)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_training_of_a_call_is_that_of_the_opened_layers_unless_the_models_is_given(training):
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, layers.Dense(2)(Normed(name="user")(inputs, training=training)))
+    opened = zoo.graph.inline(model)
+    assert [block.name for block in find_blocks(opened)[0]] == ["user_norm_sum"]
+    for given in ({}, {"training": False}, {"training": True}):
+        expected = array(model(X, **given))
+        np.testing.assert_allclose(array(opened(X, **given)), expected, atol=1e-6)
 
 
 def test_a_stateful_recurrence_inside_an_opened_layer_is_saved_with_its_states(tmp_path):

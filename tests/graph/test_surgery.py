@@ -475,6 +475,7 @@ def test_a_layer_that_cannot_be_saved_is_named_when_the_network_is_pruned(kind, 
     if kept:
         assert small.get_layer("wide").get_config()["width"] == 4
     assert ("wide cannot be saved" in caplog.text) == (not kept)
+    assert ("no attributes have the arguments" in caplog.text) == (not kept)
 
 
 class Two(layers.Layer):
@@ -677,6 +678,24 @@ def test_a_pruned_model_of_a_class_that_counts_its_layers_stays_of_its_class(tmp
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded) is Tower
     np.testing.assert_array_equal(*map(ops.convert_to_numpy, (loaded(x), expected)))
+
+
+@keras.saving.register_keras_serializable("tests")
+class Task(keras.Model):
+    """A class with a backbone, set after the model is built: PyTorch has it among its modules."""
+
+    def __init__(self, count=3, **kwargs):
+        tower = Tower(count)
+        super().__init__(tower.input, layers.Softmax()(tower.output), **kwargs)
+        self.tower = tower
+
+    def get_config(self):
+        return {"count": len(self.tower.blocks)}
+
+
+def test_a_task_whose_backbone_counts_its_layers_stays_of_its_class():
+    found = zoo.graph.prune_blocks(Task(), "block1", grain="layer")
+    assert (type(found), len(found.tower.blocks)) == (Task, 2)
 
 
 @pytest.mark.parametrize(

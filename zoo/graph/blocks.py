@@ -111,9 +111,9 @@ def find_blocks(
             f"Expected a skip layer of the zoo, or a {GRAINS[grain]}. Received: "
             f"{graph.model.name!r}, which has no block.{listing}"
         )
-    staged = zip(blocks.values(), _stages([*blocks.values()]), strict=True)
-    found = [dataclasses.replace(b, stage=stage, index=i) for i, (b, stage) in enumerate(staged)]
-    return found, rejected
+    found = [dataclasses.replace(block, index=i) for i, block in enumerate(blocks.values())]
+    stages = _stages(graph, found)
+    return [dataclasses.replace(block, stage=stages[block.name]) for block in found], rejected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +281,8 @@ class _Sums:
         # as a fork it would leave a shortcut that reads something else.
         fork = next((slot for slot in forks if self._closed(slot, terms)), forks[0])
         after = self.graph.after(fork)
-        counts = [len(self._weighted(after, slot)) for slot in terms]
+        branches = [self._weighted(after, slot, fork in terms) for slot in terms]
+        counts = [*map(len, branches)]
         if not any(counts):
             return None
         least = min(counts)
@@ -294,22 +295,16 @@ class _Sums:
         others = [slot for slot in terms if slot != x]
         if self._is_other(call, fork, x, others):
             return None
-        weighted = [c for slot in others for c in self._weighted(after, slot)]
-        if all("Embedding" in type(c.layer).__name__ for c in weighted):
+        if all("Embedding" in type(c.layer).__name__ for c in itertools.chain(*branches)):
             raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
         shapes = [self.graph.shapes[slot] for slot in terms]
         if any(_is_broadcast(shape, call.shapes[0]) for shape in shapes):
             raise _NoBlockError(f"it broadcasts a tensor: its terms have the shapes {shapes}")
-        changes = self.graph.shapes[fork] != call.shapes[0]
         f = others[0] if len(others) == 1 else None
-        return _block(call, fork, x, f=f, changes_shape=changes)
+        return _block(call, fork, x, f=f, changes_shape=self.graph.shapes[fork] != call.shapes[0])
 
     def _is_other(self, call, fork, x, others):
-        """Return True for a sum of outputs of one call, or of scores and a bias.
-
-        Raises:
-            _NoBlockError: if branches share layers, as those of a gated sum.
-        """
+        """Return True for a sum of outputs of one call, or of scores and a bias; refuse gates."""
         after = self.graph.after(fork)
         shortcut = {c.index for c in calls_before(x, after)}
         shared = any(c.index in shortcut for slot in others for c in calls_before(slot, after))
@@ -328,13 +323,15 @@ class _Sums:
         calls = min((calls_before(slot, after) for slot in terms), key=len)
         return reads(calls) <= made(calls) | {fork}
 
-    def _weighted(self, calls, slot):
-        return [*filter(_has_weights, calls_before(slot, calls))]
+    def _weighted(self, calls, slot, mixes=False):
+        """Return a branch's calls with weights; and FNet's Fourier transforms, where it `mixes`."""
+        found = calls_before(slot, calls)
+        return [c for c in found if _has_weights(c) or mixes and "FFT" in type(c.layer).__name__]
 
 
 def _is_broadcast(shape, whole):
-    same = len(shape) == len(whole)
-    return not same or any(a == 1 != b for a, b in zip(shape, whole, strict=True))
+    other = len(shape) != len(whole)
+    return other or any(a == 1 != b for a, b in zip(shape, whole, strict=True))
 
 
 def is_sum(layer: Any) -> bool:
@@ -390,13 +387,15 @@ def _may_hide_sums(graph, call):
 def _named(graph, blocks):
     """Return blocks by name, none of which depends on other models in the process."""
     named = {}
+    last = {slot: call.index for call in graph.calls for slot in call.sources}  # readers
     for block in blocks:
         call = graph.calls[block.call]
         name = call.name
         if auto_named(call.layer):
             name = f"sum{len(named)}" if is_sum(call.layer) else f"block{len(named)}"
-            weighted = filter(_has_weights, residual_branch(graph, block))
-            given = [c.name for c in weighted if not auto_named(c.layer)]
+            own = filter(_has_weights, residual_branch(graph, block))  # and read by no later block
+            own = [c for c in own if all(last.get(slot, 0) <= block.call for slot in c.outputs)]
+            given = [c.name for c in own if not auto_named(c.layer)]
             if given:
                 base, hash_sign, use = given[0].partition("#")
                 name = f"{base}_sum{hash_sign}{use}"
@@ -448,26 +447,32 @@ def _scales(outer, inner, calls, inside):
     return outer.x == outer.source == inner.source and weighted <= own
 
 
-def _stages(blocks):
-    """Return the skip layers' stages, or a new stage wherever the shape changes.
+def _stages(graph, blocks):
+    """Return stages by name: the skip layers', or a new one wherever the shape changes.
 
-    A block that only halves the image before one that only adds channels ends a stage, as in
-    ResNets of the second version, and opens none.
+    A block that depends on no other opens one, too, as a decoder's first beside an encoder. One
+    that only halves the image before one that only adds channels, as in ResNet V2, ends its stage.
     """
     stages = [block.stage for block in blocks]
     if -1 not in stages and len({*stages}) == len({(b.stage, b.shape) for b in blocks}):
-        return stages
-    groups = [[*group] for _, group in itertools.groupby(blocks, lambda block: block.shape)]
+        return {block.name: block.stage for block in blocks}
+    ancestors = _ancestors(graph)
+    towers: dict[str, int] = {}  # by block
+    for i, block in enumerate(blocks):
+        before = [towers[b.name] for b in blocks[:i] if b.y in ancestors[block.source]]
+        towers[block.name] = before[-1] if before else i
+    ordered = sorted(blocks, key=lambda block: towers[block.name])
+    runs = itertools.groupby(ordered, lambda block: (towers[block.name], block.shape))
+    groups = [[*run] for _, run in runs]
     shapes = [group[0].shape for group in groups]
     stages = []
     for index, group in enumerate(groups):
-        ends = False
+        opened = index > 0
         if 0 < index < len(groups) - 1 and len(group) == 1 and group[0].changes_shape:
             before = _changed(shapes[index - 1], shapes[index])
-            ends = not before & _changed(shapes[index], shapes[index + 1])
-        opened = not ends and index > 0
+            opened = bool(before & _changed(shapes[index], shapes[index + 1]))
         stages += [(stages[-1] if stages else 0) + opened] * len(group)
-    return stages
+    return {block.name: stage for block, stage in zip(ordered, stages, strict=True)}
 
 
 def _changed(shape, other):

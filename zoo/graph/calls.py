@@ -536,7 +536,10 @@ def _copied(value: Any, copies: dict[int, Any], deep: bool = True) -> Any:
     if not deep:
         return value
     if isinstance(value, keras.Function):
-        copies[id(value)] = _model(value, copies)
+        expected = "one without a `call` of its own, to be copied inside of a layer"
+        require(functional(value) is not None, expected, model=value)
+        own = functools.partial(_copied, copies=copies)
+        copies[id(value)] = keras.models.clone_model(value, clone_function=own)
     elif isinstance(value, keras.layers.Layer):
         _layer(value, value.name, copies, deep)
     elif isinstance(value, keras.Variable):
@@ -568,12 +571,6 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     return value if kind is None else kind(map(function, value))
 
 
-def _model(model, copies):
-    expected = "one without a `call` of its own, to be copied inside of a layer"
-    require(functional(model) is not None, expected, model=model)
-    return keras.models.clone_model(model, clone_function=lambda layer: _copied(layer, copies))
-
-
 def _refuse_hidden(value):
     """Raise ValueError for a function or an object in which a copy would find the old layers."""
     is_module = hasattr(value, "named_parameters") and not isinstance(value, type)
@@ -603,9 +600,8 @@ def _layer(layer, name, copies, deep):
     frozen = [_copied(v, copies, deep) for v in keras_private.frozen_weights(layer)]
     for variable in frozen:  # Keras tracks a variable by what it is now, and later cannot train it
         variable.trainable = True
-    attributes = vars(layer).copy()
     mine = {*vars(new), "_torch_params"}  # PyTorch's parameters are found from the variables
-    for key, value in {**attributes, **attributes.get("_modules", {})}.items():
+    for key, value in {**vars(layer), **vars(layer).get("_modules", {})}.items():
         if TRACKABLE.match(key):  # TensorFlow finds what is set below
             continue
         if key == "_functional":  # the graph of a Sequential, which tracks its layers instead

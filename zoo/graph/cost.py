@@ -103,12 +103,15 @@ class _Opened(Views):
 
     def answer(self, view, args, kwargs):
         whole = isinstance(view, keras.layers.RNN) or _has_recurrence(view) and not foreign(view)
+        outputs = None
         if is_symbolic((args, kwargs)) and not whole:
             # As its code is, then with tensors for its weights, of which not all code takes both.
             for self.has_tensors in (False, True):
                 with contextlib.suppress(Exception):
-                    return trace(self, view, args, kwargs)[0]
-        return run(view, args, kwargs)
+                    outputs = trace(self, view, args, kwargs)[0]
+                    if all(map(is_symbolic, tree.flatten(outputs))):  # else, say, weights alone
+                        break
+        return run(view, args, kwargs) if outputs is None else outputs
 
 
 def _new_nodes(outputs, known):

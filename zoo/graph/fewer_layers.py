@@ -50,7 +50,8 @@ def without_layers(
 
 def _lists(layer: Any, path: Keys = ()) -> Iterator[tuple[Keys, list[keras.layers.Layer]]]:
     """Yield lists of layers of one class, of a layer or its sub-layers, by path of attributes."""
-    for name, value in vars(layer).items() if len(path) < NESTED else ():
+    attributes = {**vars(layer), **vars(layer).get("_modules", {})}  # PyTorch moves layers there
+    for name, value in attributes.items() if len(path) < NESTED else ():
         if isinstance(value, keras.layers.Layer):
             yield from _lists(value, (*path, name))
         elif isinstance(value, list) and len({*map(type, value)}) == 1:
@@ -82,8 +83,7 @@ def _take_weights(new, model, kept, removed):
     """Copy weights and what is frozen; return whether the layers left are the new model's."""
     found = dict(_lists(new))
     for path, layers in kept.items():
-        others = found.get(path, [])
-        if [*map(_constants, layers)] != [*map(_constants, others)]:
+        if [*map(_constants, layers)] != [*map(_constants, found.get(path, []))]:
             return False
     dropped = {id(weight) for layer in removed for weight in layer.weights}
     weights = [weight for weight in model.weights if id(weight) not in dropped]
@@ -97,5 +97,5 @@ def _take_weights(new, model, kept, removed):
 
 def _constants(layer):
     """Return the numbers and texts among the arguments of a layer, but its name."""
-    simple = (bool, int, float, str, type(None))
-    return {k: v for k, v in attributes(layer).items() if isinstance(v, simple) and k != "name"}
+    known = attributes(layer).items()
+    return {k: v for k, v in known if isinstance(v, int | float | str | None) and k != "name"}

@@ -41,16 +41,15 @@ def inline(model: keras.Model, shapes: Mapping[str, Shape] | None = None) -> ker
 
     So `zoo.graph.find_blocks` finds the sums inside them. The model shares `model`'s weights, and
     its outputs are bit-identical; `model` and its layers do not change. A layer stays whole if it
-    is Keras's or the zoo's, or if its trace does not hold all that it does: it draws
-    random numbers, uses a sub-layer's weights without calling it, or not at all, changes weights or
-    attributes, adds losses, sets `training`, or its code depends on values or on
-    `training`. Code is traced three times, `training` being None, True and False, the last time
-    with other weights, seeds and another size of the batch; if it computes other constants, the
-    layer stays whole. Finally both models are run with other weights on random inputs of two sizes,
-    and layers with which the outputs differ stay whole, too. Not detected: code that reads
-    variables outside of `model`, code that compares own weights by `==`, and a layer of `model`
-    that is frozen later (freeze it in the opened model). A warning names those that may hide sums,
-    and the reason.
+    is Keras's or the zoo's, or if its trace does not hold all that it does: it draws random
+    numbers, uses a sub-layer's weights without calling it, or not at all, changes weights or
+    attributes, adds losses, sets `training`, or its code depends on values or on `training`. Code
+    is traced three times, `training` being None, True and False, the last time with other weights,
+    seeds and another size of the batch; if it computes other constants, the layer stays whole.
+    Finally both models are run with other weights on random inputs of two sizes, and layers with
+    which the outputs differ stay whole, too. Not detected: code that reads variables outside of
+    `model`, code that compares own weights by `==`, and a layer of `model` that is frozen later
+    (freeze it in the opened model). A warning names those that may hide sums, and the reason.
 
     The name of a layer (or of its attribute, where Keras named it) follows that of its owner.
 
@@ -95,13 +94,13 @@ def _opened(model, shapes, refused):
         # Code that reads the batch's size, which is unknown here, can run with size 1.
         sizes = {tensor.name: tuple(tensor.shape) for tensor in result.inputs}
         ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
-        other = _Opener(graph, refused)
-        single = other.open(ones)
-        with contextlib.suppress(Exception):  # code that depends on the size has none to be freed
-            freed = rewire(single, _free_batch, shapes=sizes)
-            same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
-            if same and len(other.whole(freed)) < len(opener.whole(result)):
-                return other, freed
+        for everything in (False, True):
+            other = _Opener(graph, refused, everything=everything)
+            with contextlib.suppress(Exception):  # code that depends on the size cannot be freed
+                freed = rewire(other.open(ones), _free_batch, shapes=sizes)
+                same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
+                if same and len(other.whole(freed)) < len(opener.whole(result)):
+                    return other, freed
     return opener, result
 
 
@@ -204,21 +203,26 @@ def agrees(model: keras.Model, probes: Sequence[Probe]) -> bool:
 class _Opener(Views):
     """Views that replace a layer's call by the calls of its sub-layers, if nothing is lost."""
 
-    def __init__(self, graph, refused, training=None, values=()) -> None:
+    def __init__(self, graph, refused, training=None, values=(), everything=False) -> None:
         super().__init__()
         self.training = training
         self.scope = keras.StatelessScope(values, collect_losses=True)
         self.graph = graph
         self.refused = refused  # why a layer, by its id, is not opened
+        self.everything = everything  # opens layers without blocks, too
+        self.given: bool | None = None  # `training` in the call that is opened; `fit` overrides it
         self.shapes: Mapping[str, Shape] = {}
         self.stayed: dict[int, str] = {}  # why a layer, by its id, was not opened in some call
         # Of layers' code, with the layer and by its id, from inner to outer ones.
         self.traces: dict[int, tuple[keras.layers.Layer, list]] = {}
         self.reasons: dict[str, str] = {}  # of layers that stay whole, by name
-        layers = [call.layer for call in graph.calls]
-        self._taken = {layer.name for layer in layers}
+        self._taken: set[str] = set()
         self._places: dict[int, str] = {}  # what the names of a layer's sub-layers begin with
-        self._whole: dict[int, Any] = {id(layer): layer for layer in layers}  # for the new graph
+        self._whole: dict[int, Any] = {}  # for the new graph
+        for layer in dict.fromkeys(call.layer for call in graph.calls):
+            name = unused(layer.name, self._taken)  # nested models may have the same names
+            other = isinstance(layer, keras.layers.Layer) and name != layer.name
+            self._whole[id(layer)] = alias(layer, name) if other else layer
         self._called = {*self._whole}
         self.weights: dict[int, Weight] = {}  # by the variable's id
         self._owners: dict[int, keras.layers.Layer] = {}
@@ -257,7 +261,7 @@ class _Opener(Views):
             size, *rest = self.shapes.get(name, like.shape)
             sizes[name] = ((size or 10) + 1 if like.shape[0] is None else size, *rest)
         for training, values, shapes in ((True, (), self.shapes), (False, others, sizes)):
-            again = _Opener(self.graph, self.refused, training, values)
+            again = _Opener(self.graph, self.refused, training, values, self.everything)
             with contextlib.suppress(Exception):  # then traces are missing
                 again.open(shapes)
             constant = "computes numbers that do not come from its inputs"
@@ -287,9 +291,11 @@ class _Opener(Views):
                 raise ValueError(f"it calls {layer.name} on numbers that are not its inputs")
             return run(view, args, kwargs)
         kwargs = _without_defaults(layer, kwargs)
+        given = kwargs.pop("training", self.given)
         outputs = reason = None
         may_hide = foreign(layer) and (composite(layer) or not layer.weights)
         if may_hide or functional(layer) is not None:
+            outer, self.given = self.given, given
             try:
                 outputs = self._open(view, args, kwargs)
             except Exception as error:
@@ -297,18 +303,21 @@ class _Opener(Views):
                 own = [v.name for v in keras_private.own_weights(layer)]
                 if own and isinstance(error, AttributeError | TypeError):
                     reason += f". It has weights of its own, {own}, which are tensors here"
+            self.given = outer
         if outputs is not None:
             return outputs
         whole = self._as_it_is(layer)
         if may_hide and not reason:
             inner = keras_private.inner_layers(layer, include_self=False)
-            found = [self.stayed[id(v)] for v in inner if id(v) in self.stayed]
+            found = [*filter(self.stayed.get, map(id, inner))]
             if found:
-                self.reasons[layer.name] = f"of a layer inside it, {found[0]}"
+                self.reasons[layer.name] = f"of a layer inside it, {self.stayed[found[0]]}"
         if reason:
             self.stayed[id(layer)] = reason
             self.reasons |= dict.fromkeys((whole.name, layer.name), reason)
-        return whole(*args, **kwargs)
+        takes = given is not None and "training" in getattr(layer, "_call_context_args", {})
+        context = {"training": given} if takes else {}
+        return whole(*args, **kwargs, **context)
 
     def inside(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the outputs of a call in a layer's code, where Keras passes `training` on."""
@@ -323,7 +332,7 @@ class _Opener(Views):
         self._name_sublayers(layer)
         if functional(layer) is not None:
             return trace(self, view, args, kwargs)[0]
-        _refuse_own_state(layer, kwargs)
+        _refuse_own_state(layer)
         if id(layer) in self.refused:
             raise ValueError(self.refused[id(layer)])
         numbers = _numbers(view)
@@ -356,8 +365,11 @@ class _Opener(Views):
         if penalized and id(layer) in self.traces:
             raise ValueError(f"{penalized[0].name}, inside it, adds a loss in each of its calls")
         self.traces.setdefault(id(layer), (layer, []))[1].append(graph.calls)
-        adds = any(is_sum(call.layer) and len(call.sources) > 1 for call in graph.calls)
-        hides = candidates(graph)[0] or adds and not layer.weights
+        sums = [call for call in graph.calls if is_sum(call.layer) and len(call.sources) > 1]
+        read = {slot: graph.shapes[slot] for slot in graph.inputs}
+        # A branch may begin outside of the layer.
+        joins = any(read.get(slot) == call.shapes[0] for call in sums for slot in call.sources)
+        hides = self.everything or candidates(graph)[0] or joins or sums and not layer.weights
         has_none = len(flat) < len(everything)  # which no node can have
         inner = map(id, keras_private.inner_layers(layer, include_self=False))
         hides = hides or not self._called.isdisjoint(inner)  # a saved model would have those twice
@@ -412,7 +424,7 @@ def _symbolic(*structures):
     return [x for x in tree.flatten(structures) if is_symbolic(x)]
 
 
-def _refuse_own_state(layer, kwargs):
+def _refuse_own_state(layer):
     if keras_private.seed_generators(layer):
         raise ValueError("it draws random numbers")
     if layer.activity_regularizer is not None:
@@ -423,8 +435,6 @@ def _refuse_own_state(layer, kwargs):
         values += [*used.nonlocals.values(), *used.globals.values()]
     if "custom_gradient" in {type(value).__name__ for value in values}:  # PyTorch traces through it
         raise ValueError("its code has a gradient of its own")
-    if isinstance(kwargs.get("training"), bool):
-        raise ValueError(f"it is called with training={kwargs['training']}")
 
 
 def _numbers(layer):
@@ -451,7 +461,7 @@ def _same_call(first, second):
         if not isinstance(call.layer, keras.layers.Layer):
             settings = {key: v for key, v in vars(call.layer).items() if not key.startswith("_")}
             settings.pop("name")
-        if sizes == (1, 2):  # of the batch
+        if len(sizes) == 2 and sizes[1] == 2 * sizes[0]:  # as those of the batches, 1 and 2
             settings["newshape"] = _newshape(call)[1:]
         constants.append(tree.flatten((call.arguments.args, kwargs, settings)))
     if type(first.layer) is not type(second.layer) or len({*map(len, constants)}) > 1:
@@ -501,8 +511,7 @@ def _attributes(layer):
     if inner is not None:
         return [(f"{number}", sublayer) for number, sublayer in enumerate(inner.layers)]
     found = {}
-    attributes = vars(layer).copy()
-    for name, value in {**attributes, **attributes.get("_modules", {})}.items():
+    for name, value in {**vars(layer), **vars(layer).get("_modules", {})}.items():
         if name in ("_layers", "_modules"):
             continue
         for path, leaf in leaves(value):
@@ -524,7 +533,7 @@ def _newshape(call):
 
 def _free_batch(call, *args, **kwargs):
     """Apply a call that was traced with one example to any number of examples."""
-    if _newshape(call)[:1] == (1,) and args[0].shape[0] is None:
+    if _newshape(call) and args[0].shape[0] is None:
         return keras.ops.reshape(args[0], (-1, *call.shapes[0][1:]))
     return call.layer(*args, **kwargs)
 

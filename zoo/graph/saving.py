@@ -23,17 +23,15 @@ def make_savable(model: keras.Model) -> keras.Model:
             continue
         if type(layer).build is keras.layers.Layer.build:  # it would build no layer inside
             vars(layer)["get_build_config"] = lambda: None  # its first call does
-        reason = _failure(layer)
-        if reason or attributes(layer).keys() - layer.get_config().keys():
+        if _failure(layer) or attributes(layer).keys() - layer.get_config().keys():
             # a method, so that a copy of the layer gets one of its own: `zoo.graph.calls._copied`
             vars(layer)["get_config"] = types.MethodType(get_config, layer)
             failure = _failure(layer)
             if not failure:
                 continue
             del vars(layer)["get_config"]
-            reason = reason or failure
             logging.warning(
-                f"{layer.name} cannot be saved in a .keras file: {reason.rstrip('.')}. Call "
+                f"{layer.name} cannot be saved in a .keras file: {failure.rstrip('.')}. Call "
                 f"`model.save_weights`, and edit the original model in the same way to load; or "
                 f'remove whole layers: grain="layer".'
             )

@@ -208,14 +208,13 @@ def drop_blocks(
         check_numbers(0, 1, rates=rate)
     if by_name is not rates:
         by_name = {name: rate * decay[name] for name, rate in by_name.items()}
-    makers = {slot: call.index for call in graph.calls for slot in call.outputs}
-    by_call = {makers[block.y]: block for block in blocks if by_name.get(block.name)}
+    by_end = {block.y: block for block in blocks if by_name.get(block.name)}
     inputs = graph.new_inputs()
     values = {**inputs}
 
     def apply(call, *args, **kwargs):
         outputs = symbolic(call, *args, **kwargs)
-        block = by_call.get(call.index)
+        block = next((by_end[slot] for slot in call.outputs if slot in by_end), None)
         if block is None:
             return outputs
         own_seed = None if seed is None else seed + block.index + 1
