@@ -221,7 +221,9 @@ class BlockPart(Configured):
         require(isinstance(block, Skip) and block.built, "a built skip layer", block=block)
         super().__init__(name=name, **{**kwargs, "dtype": block.dtype_policy})
         self.part = part
-        branch = getattr(block, "rule" if part == "closed" else part, None)
+        branch = block.shortcut if part == "shortcut" else block.carry_gate
+        if part == "closed":
+            branch = block.rule if isinstance(block, SubLayer) else None
         if branch is None:
             raise ValueError(f"Expected a block with a {part}. Received: {block.name}.")
         self.branch: keras.layers.Layer = branch
