@@ -681,6 +681,29 @@ def test_a_pruned_model_of_a_class_that_counts_its_layers_stays_of_its_class(tmp
 
 
 @keras.saving.register_keras_serializable("tests")
+class Strict(layers.Layer):
+    """A layer whose `build` refuses a list as a shape, as KerasHub's of RWKV7 and DeepLabV3."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape[-1:] + (4,), name="kernel")
+
+    def call(self, x):
+        return x + x @ self.kernel
+
+
+def test_a_pruned_network_of_a_layer_whose_build_needs_a_tuple_is_loaded(tmp_path):
+    inputs = x = keras.Input((4,))
+    for i in range(2):
+        x = layers.Add(name=f"sum{i}")([x, layers.Dense(4)(x)])
+    model = keras.Model(inputs, Strict()(x))
+    small = zoo.graph.prune_blocks(model, "sum0")
+    small.save(tmp_path / "small.keras")
+    data = np.ones((2, 4), "float32")
+    loaded = keras.models.load_model(tmp_path / "small.keras")
+    np.testing.assert_array_equal(*(m.predict(data, verbose=0) for m in (loaded, small)))
+
+
+@keras.saving.register_keras_serializable("tests")
 class Task(keras.Model):
     """A class with a backbone, set after the model is built: PyTorch has it among its modules."""
 

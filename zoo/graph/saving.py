@@ -21,8 +21,8 @@ def make_savable(model: keras.Model) -> keras.Model:
     for layer in model.layers:
         if not foreign(layer) and (isinstance(layer, keras.Model) or not _failure(layer)):
             continue
-        if type(layer).build is keras.layers.Layer.build:  # it would build no layer inside
-            vars(layer)["get_build_config"] = lambda: None  # its first call does
+        # Built by its first call: `build` may create no layer inside, or refuse a list as a shape.
+        vars(layer)["get_build_config"] = lambda: None
         if _failure(layer) or attributes(layer).keys() - layer.get_config().keys():
             # a method, so that a copy of the layer gets one of its own: `zoo.graph.calls._copied`
             vars(layer)["get_config"] = types.MethodType(get_config, layer)
