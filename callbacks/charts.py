@@ -116,7 +116,8 @@ def _draw_units(axis, rows, probe):
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}  # 0 in the center
     image = axis.imshow(values, aspect="auto", **(signed if np.nanmin(values) < 0 else {}))
     axis.figure.colorbar(image, ax=axis)
-    _set_names(axis.yaxis, [*dict.fromkeys(r.block or "" for r in rows if r.unit is not None)])
+    names = [*dict.fromkeys(row.block or "" for row in rows if row.unit is not None)]
+    _set_names(axis.yaxis, names)
     axis.set(xlabel="unit")
 
 

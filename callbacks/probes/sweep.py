@@ -251,7 +251,8 @@ def shuffles(  # noqa: PLR0913 (choices of the sample, by keyword)
         if not block.changes_shape:
             by_stage.setdefault(block.stage, []).append(block.name)
     stages = [names for names in by_stage.values() if len(names) > 1]
-    require(stages, "one with two blocks of one shape in a stage", model=trials.model.name)
+    expected = "one with two blocks in a stage that can be exchanged, of one shape"
+    require(stages, expected, model=trials.model.name)
     plans: list[Plan] = []
     labels: list[Label] = []
     rows = []

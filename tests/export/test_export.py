@@ -126,6 +126,18 @@ def test_each_output_is_compared_with_its_own_size():
     assert deviation == pytest.approx(1e-2) and deviation > MODULE.TOLERANCE
 
 
+@without_backend
+def test_a_deviating_artifact_is_an_error_and_replaces_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "model.onnx"
+    path.write_text("precious")
+    reader = FORMATS["onnx"]._replace(reader=lambda _: lambda _: {"y": np.full(2, 1.01)})
+    monkeypatch.setitem(FORMATS, "onnx", reader)
+    with pytest.raises(RuntimeError, match="within 1.0e-04 of an output's largest value"):
+        examples = [({}, {"y": np.ones(2)})]
+        MODULE._write(None, path, "onnx", examples, lambda _, artifact: artifact.write_text("new"))
+    assert path.read_text() == "precious" and [*tmp_path.iterdir()] == [path]
+
+
 @pytest.mark.parametrize(
     "name, format",
     [

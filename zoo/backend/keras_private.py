@@ -124,6 +124,12 @@ def call_parameters(layer: keras.layers.Layer) -> Mapping[str, inspect.Parameter
     return layer._call_signature.parameters
 
 
+def with_training(layer: Any, kwargs: dict[str, Any], training: bool | None) -> dict[str, Any]:
+    """Return arguments of a call with `training`, unless None, if a layer or operation takes it."""
+    takes = training is not None and "training" in getattr(layer, "_call_context_args", {})
+    return {**kwargs, "training": training} if takes else kwargs
+
+
 def is_rematerialized(layer: keras.layers.Layer) -> bool:
     """Return True if the layer was made in a `keras.RematScope`."""
     return layer._remat_mode is not None

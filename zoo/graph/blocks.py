@@ -295,7 +295,8 @@ class _Sums:
         others = [slot for slot in terms if slot != x]
         if self._is_other(call, fork, x, others):
             return None
-        if all("Embedding" in type(c.layer).__name__ for c in itertools.chain(*branches)):
+        own = [c for slot, calls in zip(terms, branches, strict=True) if slot != x for c in calls]
+        if all("Embedding" in type(c.layer).__name__ for c in own):
             raise _NoBlockError("it adds embeddings, which do not depend on each other's values")
         shapes = [self.graph.shapes[slot] for slot in terms]
         if any(_is_broadcast(shape, call.shapes[0]) for shape in shapes):
@@ -304,7 +305,11 @@ class _Sums:
         return _block(call, fork, x, f=f, changes_shape=self.graph.shapes[fork] != call.shapes[0])
 
     def _is_other(self, call, fork, x, others):
-        """Return True for a sum of outputs of one call, or of scores and a bias; refuse gates."""
+        """Return True for a sum of outputs of one call, or of scores and a bias.
+
+        Raises:
+            _NoBlockError: if branches share layers, as those of a gated sum.
+        """
         after = self.graph.after(fork)
         shortcut = {c.index for c in calls_before(x, after)}
         shared = any(c.index in shortcut for slot in others for c in calls_before(slot, after))

@@ -51,9 +51,7 @@ class Call:
 
 def infer(call: Call, *args: Any, **kwargs: Any) -> Any:
     """Call the layer in inference mode: the `apply` for values that are not symbolic."""
-    if "training" in getattr(call.layer, "_call_context_args", {}):
-        kwargs["training"] = False
-    return call.layer(*args, **kwargs)
+    return call.layer(*args, **keras_private.with_training(call.layer, kwargs, False))
 
 
 def symbolic(call: Call, *args: Any, **kwargs: Any) -> Any:
@@ -157,8 +155,8 @@ class Graph:
     def _add(self, node, slots, prefix, training):
         layer = node.operation
         arguments = node.arguments
-        if training is not None and "training" in getattr(layer, "_call_context_args", {}):
-            kwargs = {**arguments.kwargs, "training": training}  # a model's is that of its layers
+        if training is not None:  # a model's is that of its layers
+            kwargs = keras_private.with_training(layer, arguments.kwargs, training)
             arguments = type(arguments)(*arguments.args, **kwargs)
         tensors = [] if isinstance(layer, Weight) else node.arguments.keras_tensors
         masks = {id(keras_private.get_keras_mask(t)): t for t in tensors}

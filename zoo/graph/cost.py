@@ -109,7 +109,7 @@ class _Opened(Views):
             for self.has_tensors in (False, True):
                 with contextlib.suppress(Exception):
                     outputs = trace(self, view, args, kwargs)[0]
-                    if all(map(is_symbolic, tree.flatten(outputs))):  # else, say, weights alone
+                    if all(map(is_symbolic, tree.flatten(outputs))):  # none is of weights alone
                         break
         return run(view, args, kwargs) if outputs is None else outputs
 

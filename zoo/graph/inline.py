@@ -94,8 +94,8 @@ def _opened(model, shapes, refused):
         # Code that reads the batch's size, which is unknown here, can run with size 1.
         sizes = {tensor.name: tuple(tensor.shape) for tensor in result.inputs}
         ones = {name: (shape[0] or 1, *shape[1:]) for name, shape in sizes.items()}
-        for everything in (False, True):
-            other = _Opener(graph, refused, everything=everything)
+        for open_all in (False, True):
+            other = _Opener(graph, refused, open_all=open_all)
             with contextlib.suppress(Exception):  # code that depends on the size cannot be freed
                 freed = rewire(other.open(ones), _free_batch, shapes=sizes)
                 same = [t.shape for t in freed.outputs] == [t.shape for t in result.outputs]
@@ -203,14 +203,14 @@ def agrees(model: keras.Model, probes: Sequence[Probe]) -> bool:
 class _Opener(Views):
     """Views that replace a layer's call by the calls of its sub-layers, if nothing is lost."""
 
-    def __init__(self, graph, refused, training=None, values=(), everything=False) -> None:
+    def __init__(self, graph, refused, training=None, values=(), open_all=False) -> None:
         super().__init__()
         self.training = training
         self.scope = keras.StatelessScope(values, collect_losses=True)
         self.graph = graph
         self.refused = refused  # why a layer, by its id, is not opened
-        self.everything = everything  # opens layers without blocks, too
-        self.given: bool | None = None  # `training` in the call that is opened; `fit` overrides it
+        self.open_all = open_all  # also layers in which no sum is a block
+        self.call_training: bool | None = None  # of the call that is opened; `fit` overrides it
         self.shapes: Mapping[str, Shape] = {}
         self.stayed: dict[int, str] = {}  # why a layer, by its id, was not opened in some call
         # Of layers' code, with the layer and by its id, from inner to outer ones.
@@ -261,7 +261,7 @@ class _Opener(Views):
             size, *rest = self.shapes.get(name, like.shape)
             sizes[name] = ((size or 10) + 1 if like.shape[0] is None else size, *rest)
         for training, values, shapes in ((True, (), self.shapes), (False, others, sizes)):
-            again = _Opener(self.graph, self.refused, training, values, self.everything)
+            again = _Opener(self.graph, self.refused, training, values, self.open_all)
             with contextlib.suppress(Exception):  # then traces are missing
                 again.open(shapes)
             constant = "computes numbers that do not come from its inputs"
@@ -291,11 +291,11 @@ class _Opener(Views):
                 raise ValueError(f"it calls {layer.name} on numbers that are not its inputs")
             return run(view, args, kwargs)
         kwargs = _without_defaults(layer, kwargs)
-        given = kwargs.pop("training", self.given)
+        call_training = kwargs.pop("training", self.call_training)
         outputs = reason = None
         may_hide = foreign(layer) and (composite(layer) or not layer.weights)
         if may_hide or functional(layer) is not None:
-            outer, self.given = self.given, given
+            outer, self.call_training = self.call_training, call_training
             try:
                 outputs = self._open(view, args, kwargs)
             except Exception as error:
@@ -303,21 +303,19 @@ class _Opener(Views):
                 own = [v.name for v in keras_private.own_weights(layer)]
                 if own and isinstance(error, AttributeError | TypeError):
                     reason += f". It has weights of its own, {own}, which are tensors here"
-            self.given = outer
+            self.call_training = outer
         if outputs is not None:
             return outputs
         whole = self._as_it_is(layer)
         if may_hide and not reason:
             inner = keras_private.inner_layers(layer, include_self=False)
-            found = [*filter(self.stayed.get, map(id, inner))]
+            found = [self.stayed[id(v)] for v in inner if id(v) in self.stayed]
             if found:
-                self.reasons[layer.name] = f"of a layer inside it, {self.stayed[found[0]]}"
+                self.reasons[layer.name] = f"of a layer inside it, {found[0]}"
         if reason:
             self.stayed[id(layer)] = reason
             self.reasons |= dict.fromkeys((whole.name, layer.name), reason)
-        takes = given is not None and "training" in getattr(layer, "_call_context_args", {})
-        context = {"training": given} if takes else {}
-        return whole(*args, **kwargs, **context)
+        return whole(*args, **keras_private.with_training(layer, kwargs, call_training))
 
     def inside(self, view: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the outputs of a call in a layer's code, where Keras passes `training` on."""
@@ -369,7 +367,7 @@ class _Opener(Views):
         read = {slot: graph.shapes[slot] for slot in graph.inputs}
         # A branch may begin outside of the layer.
         joins = any(read.get(slot) == call.shapes[0] for call in sums for slot in call.sources)
-        hides = self.everything or candidates(graph)[0] or joins or sums and not layer.weights
+        hides = self.open_all or candidates(graph)[0] or joins or sums and not layer.weights
         has_none = len(flat) < len(everything)  # which no node can have
         inner = map(id, keras_private.inner_layers(layer, include_self=False))
         hides = hides or not self._called.isdisjoint(inner)  # a saved model would have those twice
